@@ -26,10 +26,6 @@ struct sched_info *sheaf__sched_info(struct sched_slot *slot, struct sheaf_tenso
     return &slot->info.at[i];
 }
 
-static struct sched_info *get(struct sched_slot *slot, const struct sheaf_tensor *t) {
-    return &slot->info.at[sheaf__sched_map_get(&slot->map, t)];
-}
-
 static bool runs(const struct sheaf_backend_sched *s, int b, const struct sheaf_tensor *t) {
     return sheaf__sched_is_view(t) || sheaf_backend_supports_op(s->backends[b], t);
 }
@@ -46,7 +42,7 @@ bool sheaf__sched_can_use(struct sheaf_backend_sched *s, struct sched_slot *slot
     const struct sheaf_tensor *owner = sheaf__memory_owner(t);
     if (sheaf__sched_is_placed(s, t))
         return sheaf_backend_supports_buft(s->backends[backend], owner->buffer->buft);
-    const int home = get(slot, owner)->backend;
+    const int home = sheaf__sched_info_of(slot, owner)->backend;
     return home == backend || (home != SCHED_NONE &&
                                sheaf_backend_supports_buft(s->backends[backend], s->bufts[home]));
 }
@@ -132,7 +128,7 @@ static void expand(struct sheaf_backend_sched *s, struct sched_slot *slot, bool 
     for (int k = 0; k < g->n_nodes; k++) {
         struct sheaf_tensor *t = g->nodes[down ? k : g->n_nodes - 1 - k];
         if (sheaf__sched_is_view(t)) continue;
-        struct sched_info *info = get(slot, t);
+        struct sched_info *info = sheaf__sched_info_of(slot, t);
         if (info->backend != SCHED_NONE) {
             current = !last && info->backend == s->n_backends - 1 ? SCHED_NONE : info->backend;
         } else if (current != SCHED_NONE && runs(s, current, t)) {
@@ -187,14 +183,14 @@ static void improve(struct sheaf_backend_sched *s, struct sched_slot *slot,
 
 static void from_reader(struct sched_slot *slot, struct sheaf_tensor *t,
                         const struct sched_info *reader) {
-    struct sched_info *owner = get(slot, sheaf__memory_owner(t));
+    struct sched_info *owner = sheaf__sched_info_of(slot, sheaf__memory_owner(t));
     if (owner->backend == SCHED_NONE && reader->backend != SCHED_NONE)
         set(owner, reader->backend, "its reader", reader->tensor);
 }
 
 static enum sheaf_status check(struct sheaf_backend_sched *s, struct sched_slot *slot,
                                const struct sheaf_tensor *t) {
-    const struct sched_info *info = get(slot, t);
+    const struct sched_info *info = sheaf__sched_info_of(slot, t);
     if (info->backend == SCHED_NONE) {
         return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
                                "scheduler: no backend runs %s for '%s' (%s); add one that does at "
@@ -245,8 +241,8 @@ enum sheaf_status sheaf__sched_assign(struct sheaf_backend_sched *s, struct sche
     for (int i = 0; i < g->n_nodes; i++) {
         struct sheaf_tensor *t = g->nodes[i];
         if (sheaf__sched_is_view(t)) continue;
-        improve(s, slot, get(slot, t));
-        const struct sched_info *info = get(slot, t);
+        improve(s, slot, sheaf__sched_info_of(slot, t));
+        const struct sched_info *info = sheaf__sched_info_of(slot, t);
         for (int j = 0; j < SHEAF_MAX_SRC; j++) {
             if (t->src[j]) from_reader(slot, t->src[j], info);
         }
@@ -262,7 +258,8 @@ enum sheaf_status sheaf__sched_assign(struct sheaf_backend_sched *s, struct sche
     for (int i = 0; i < slot->info.n; i++) {
         struct sched_info *info = &slot->info.at[i];
         if (!info->tensor->view_src || !sheaf__sched_is_view(info->tensor)) continue;
-        set(info, get(slot, info->tensor->view_src)->backend, "a view of", info->tensor->view_src);
+        set(info, sheaf__sched_info_of(slot, info->tensor->view_src)->backend, "a view of",
+            info->tensor->view_src);
     }
     return SHEAF_STATUS_SUCCESS;
 }

@@ -202,8 +202,8 @@ static enum sheaf_status note_carried(struct sheaf_backend_sched *s, const struc
         if (!(t->flags & SHEAF_BACKEND_TENSOR_CARRIED)) continue;
         enum sheaf_status st = SCHED_ROOM(s->carried, s->carried.n + 1);
         if (st) return st;
-        s->carried.at[s->carried.n++] = (struct sched_carried){
-            t, backend, slot->info.at[sheaf__sched_map_get(&slot->map, t)].last_read};
+        s->carried.at[s->carried.n++] =
+            (struct sched_carried){t, backend, sheaf__sched_info_of(slot, t)->last_read};
     }
     return SHEAF_STATUS_SUCCESS;
 }

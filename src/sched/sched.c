@@ -201,7 +201,7 @@ static void dump(const struct sheaf_backend_sched *s, const struct sched_slot *s
         sheaf_log(SHEAF_LOG_DEBUG, "%s", memory);
         for (int p = sp->first; s->debug > 1 && p < sp->last; p++) {
             const struct sheaf_tensor *t = slot->exec.at[p].tensor;
-            const struct sched_info *info = &slot->info.at[sheaf__sched_map_get(&slot->map, t)];
+            const struct sched_info *info = sheaf__sched_info_of(slot, t);
             sheaf_log(SHEAF_LOG_DEBUG, "  %-12s '%s' on %s: %s%s%s%s", sheaf_op_desc(t), t->name,
                       backend_text(s, info->backend), info->cause, info->cause_tensor ? " '" : "",
                       info->cause_tensor ? info->cause_tensor->name : "",

@@ -148,6 +148,11 @@ int sheaf__sched_map_get(const struct sched_map *map, const struct sheaf_tensor 
 enum sheaf_status sheaf__sched_map_put(struct sched_map *map, const struct sheaf_tensor *t,
                                        int value);
 enum sheaf_status sheaf__sched_map_clear(struct sched_map *map, size_t n_expected);
+/* The info of a tensor that has one. */
+static inline struct sched_info *sheaf__sched_info_of(const struct sched_slot *slot,
+                                                      const struct sheaf_tensor *t) {
+    return &slot->info.at[sheaf__sched_map_get(&slot->map, t)];
+}
 /* Only looks at memory; computes nothing. */
 static inline bool sheaf__sched_is_view(const struct sheaf_tensor *t) {
     return sheaf_op_is_view(t->op) || t->op == SHEAF_OP_NONE;

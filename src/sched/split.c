@@ -13,10 +13,6 @@
 #include "sched/sched.h"
 #include "tensor/access.h"
 
-static struct sched_info *get(struct sched_slot *slot, const struct sheaf_tensor *t) {
-    return &slot->info.at[sheaf__sched_map_get(&slot->map, t)];
-}
-
 /* ---- patches ---- */
 
 static void apply(struct sched_patch *p) {
@@ -90,7 +86,8 @@ static void shape_like(struct sheaf_tensor *t, const struct sheaf_tensor *src) {
 
 static struct sched_copy *find_copy(struct sched_slot *slot, const struct sheaf_tensor *src,
                                     int backend) {
-    for (int c = get(slot, src)->copies; c != SCHED_NONE; c = slot->copies.at[c].next) {
+    for (int c = sheaf__sched_info_of(slot, src)->copies; c != SCHED_NONE;
+         c = slot->copies.at[c].next) {
         if (slot->copies.at[c].backend == backend) return &slot->copies.at[c];
     }
     return NULL;
@@ -103,7 +100,7 @@ static bool is_user_input(const struct sheaf_tensor *t) {
 
 /* Does it have what the user has set? No node before has written into it. */
 static bool is_as_set(struct sched_slot *slot, const struct sheaf_tensor *t) {
-    return is_user_input(t) && !get(slot, sheaf__memory_owner(t))->written;
+    return is_user_input(t) && !sheaf__sched_info_of(slot, sheaf__memory_owner(t))->written;
 }
 
 static bool wants_copy(struct sheaf_backend_sched *s, struct sched_slot *slot, int backend,
@@ -118,7 +115,7 @@ static enum sheaf_status add_copy(struct sheaf_backend_sched *s, struct sched_sl
     const int i = slot->copies.n;
     enum sheaf_status st = SCHED_ROOM(slot->copies, i + 1);
     if (st) return st;
-    struct sched_info *info = get(slot, src);
+    struct sched_info *info = sheaf__sched_info_of(slot, src);
     struct sched_copy *copy = &slot->copies.at[i];
     *copy = (struct sched_copy){.src = src,
                                 .backend = backend,
@@ -201,7 +198,8 @@ static int n_new_copies(struct sheaf_backend_sched *s, struct sched_slot *slot,
 /* A node writes into memory that is not its own: copies of it are of what it was. */
 static void note_written(struct sched_slot *slot, const struct sheaf_tensor *t, int backend) {
     const struct sheaf_tensor *owner = sheaf__memory_owner(t);
-    if (get(slot, owner)->backend != backend || is_user_input(t)) slot->direct = true;
+    if (sheaf__sched_info_of(slot, owner)->backend != backend || is_user_input(t))
+        slot->direct = true;
     for (int i = 0; i < slot->info.n; i++) {
         struct sched_info *info = &slot->info.at[i];
         if (sheaf__memory_owner(info->tensor) == owner) info->copies = SCHED_NONE;
@@ -221,11 +219,11 @@ static enum sheaf_status begin_split(struct sched_slot *slot, int backend) {
 
 static enum sheaf_status add_node(struct sheaf_backend_sched *s, struct sched_slot *slot,
                                   struct sheaf_tensor *t, bool *ended) {
-    const int backend = get(slot, t)->backend;
+    const int backend = sheaf__sched_info_of(slot, t)->backend;
     const struct sched_split *last = slot->splits.n ? &slot->splits.at[slot->splits.n - 1] : NULL;
     bool moves_weight = false;
     if (t->view_src) /* the node takes what it writes over as it lies */
-        get(slot, sheaf__memory_owner(t))->written = true;
+        sheaf__sched_info_of(slot, sheaf__memory_owner(t))->written = true;
     const int more = n_new_copies(s, slot, t, backend, &moves_weight);
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     /* weights moved for one split have their memory used again by those of the next */
@@ -245,7 +243,7 @@ static enum sheaf_status add_node(struct sheaf_backend_sched *s, struct sched_sl
         struct sheaf_tensor *src = t->src[j];
         if (!src || (exec->target && exec->run->src[j] != src)) continue;
         if (!wants_copy(s, slot, backend, src)) {
-            const struct sched_info *home = get(slot, sheaf__memory_owner(src));
+            const struct sched_info *home = sheaf__sched_info_of(slot, sheaf__memory_owner(src));
             if (home->backend != backend && home->position != SCHED_NONE) slot->direct = true;
             continue;
         }
@@ -259,7 +257,7 @@ static enum sheaf_status add_node(struct sheaf_backend_sched *s, struct sched_sl
         }
     }
     if (!st && t->view_src) note_written(slot, t, backend);
-    get(slot, t)->position = slot->exec.n++;
+    sheaf__sched_info_of(slot, t)->position = slot->exec.n++;
     slot->splits.at[slot->splits.n - 1].last = slot->exec.n;
     return st;
 }
@@ -283,7 +281,7 @@ static enum sheaf_status list_for_allocator(struct sheaf_backend_sched *s,
     const struct sheaf_cgraph *g = slot->graph;
     enum sheaf_status st = SCHED_ROOM(slot->leaf_ids, g->n_leafs);
     for (int i = 0; i < g->n_leafs && !st; i++) {
-        const int b = get(slot, g->leafs[i])->backend;
+        const int b = sheaf__sched_info_of(slot, g->leafs[i])->backend;
         slot->leaf_ids.at[i] = b == SCHED_NONE ? s->n_backends - 1 : b;
         if (s->n_copies > 1 && is_user_input(g->leafs[i]))
             st = patch(slot, (struct sched_patch){.tensor = g->leafs[i],
@@ -294,7 +292,7 @@ static enum sheaf_status list_for_allocator(struct sheaf_backend_sched *s,
     int split = 0;
     for (int i = 0; i < g->n_nodes && !st; i++) {
         struct sheaf_tensor *t = g->nodes[i];
-        const struct sched_info *info = get(slot, t);
+        const struct sched_info *info = sheaf__sched_info_of(slot, t);
         if (split < slot->splits.n && info->position == slot->splits.at[split].first) {
             const struct sched_split *sp = &slot->splits.at[split++];
             for (int k = 0; k < sp->n_copies && !st; k++) {
@@ -332,7 +330,7 @@ static void find_last_reads(struct sheaf_backend_sched *s, struct sched_slot *sl
         const struct sched_split *sp = &slot->splits.at[i];
         for (int k = 0; k < sp->n_copies; k++) {
             const struct sheaf_tensor *src = slot->copies.at[sp->first_copy + k].src;
-            get(slot, sheaf__memory_owner(src))->last_read = sp->first;
+            sheaf__sched_info_of(slot, sheaf__memory_owner(src))->last_read = sp->first;
         }
         for (int p = sp->first; sheaf__sched_hands_on(s, sp->backend) && p < sp->last; p++) {
             const struct sheaf_tensor *t = slot->exec.at[p].run;
@@ -346,7 +344,7 @@ static void find_last_reads(struct sheaf_backend_sched *s, struct sched_slot *sl
     for (int i = 0; i < slot->info.n; i++) {
         const struct sheaf_tensor *t = slot->info.at[i].tensor;
         if (t->flags & SHEAF_TENSOR_FLAG_OUTPUT)
-            get(slot, sheaf__memory_owner(t))->last_read = SCHED_ALWAYS;
+            sheaf__sched_info_of(slot, sheaf__memory_owner(t))->last_read = SCHED_ALWAYS;
     }
 }
 
@@ -429,7 +427,7 @@ static enum sheaf_status list_whole(struct lister *l, int next_start) {
         mark_seen(slot, t);
         if (!st) st = list_node(l, t);
         if (st || t->view_src) continue;
-        const int last_read = get(slot, t)->last_read;
+        const int last_read = sheaf__sched_info_of(slot, t)->last_read;
         int32_t flags = 0;
         if (last_read >= l->piece->last) flags = SHEAF_TENSOR_FLAG_OUTPUT;
         if (next_start != SCHED_NONE && last_read >= next_start)
