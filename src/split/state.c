@@ -3,11 +3,11 @@
 #include "sheaf/split.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/arith.h"
+#include "base/text.h"
 
 const char *sheaf_split_axis_name(enum sheaf_split_axis axis) {
     static const char *const names[] = {
@@ -362,33 +362,29 @@ int64_t sheaf_split_state_intervals(const struct sheaf_split_state *state, int m
 }
 
 char *sheaf_split_state_print(const struct sheaf_split_state *state, char *buf, size_t n) {
-    size_t at = 0;
-#define PUT(...)                                                                                   \
-    do {                                                                                           \
-        if (at < n) at += (size_t)snprintf(buf + at, n - at, __VA_ARGS__);                         \
-    } while (0)
+    struct sheaf__text text = {buf, n, 0};
     if (n) *buf = 0;
     if (state->axis == SHEAF_SPLIT_AXIS_MIRRORED) {
-        PUT("M");
+        sheaf__put(&text, "M");
     } else if (state->axis == SHEAF_SPLIT_AXIS_PARTIAL) {
-        PUT("P");
+        sheaf__put(&text, "P");
     } else {
-        PUT("S%d ", (int)state->axis);
+        sheaf__put(&text, "S%d ", (int)state->axis);
         for (int i = 0; i < state->n_segments; i++) {
             const struct sheaf_split_segment *g = &state->segments[i];
-            if (i) PUT("+");
-            if (g->outer > 1) PUT("%" PRId64 "*", g->outer);
-            PUT("{");
+            if (i) sheaf__put(&text, "+");
+            if (g->outer > 1) sheaf__put(&text, "%" PRId64 "*", g->outer);
+            sheaf__put(&text, "{");
             const bool plain = is_ascending(g, state->n_members);
             for (int j = 0; j < state->n_members; j++) {
-                if (j) PUT(",");
-                if (!plain) PUT("%" PRId64 ":", g->first[j]); /* overlaps name their place */
-                PUT("%" PRId64, g->count[j]);
+                if (j) sheaf__put(&text, ",");
+                if (!plain)
+                    sheaf__put(&text, "%" PRId64 ":", g->first[j]); /* overlaps name their place */
+                sheaf__put(&text, "%" PRId64, g->count[j]);
             }
-            PUT("}");
-            if (g->inner > 1) PUT("x%" PRId64, g->inner);
+            sheaf__put(&text, "}");
+            if (g->inner > 1) sheaf__put(&text, "x%" PRId64, g->inner);
         }
     }
-#undef PUT
     return buf;
 }
