@@ -13,7 +13,6 @@ int sheaf__expr_factor(const struct sheaf__expr *e, char letter) {
 
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 static bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-static bool in(const char *set, char c) { return set && strchr(set, c); }
 
 static int factor(const struct sheaf__rule *rule, struct sheaf__expr *e, char letter) {
     const int known = sheaf__expr_factor(e, letter);
@@ -22,11 +21,11 @@ static int factor(const struct sheaf__rule *rule, struct sheaf__expr *e, char le
     const int f = e->n_factors++;
     e->letter[f] = letter;
     e->number[f] = -1;
-    e->kind[f] = in(rule->sum, letter)     ? SHEAF__SUM
-                 : in(rule->whole, letter) ? SHEAF__WHOLE
-                 : in(rule->index, letter) ? SHEAF__INDEX
-                 : in(rule->slope, letter) ? SHEAF__SLOPE
-                                           : SHEAF__FREE;
+    e->kind[f] = sheaf__has_letter(rule->sum, letter)     ? SHEAF__SUM
+                 : sheaf__has_letter(rule->whole, letter) ? SHEAF__WHOLE
+                 : sheaf__has_letter(rule->index, letter) ? SHEAF__INDEX
+                 : sheaf__has_letter(rule->slope, letter) ? SHEAF__SLOPE
+                                                          : SHEAF__FREE;
     return f;
 }
 

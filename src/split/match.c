@@ -346,16 +346,15 @@ static bool visit_pair(const struct matcher *m, const struct pair *p) {
     return true;
 }
 
-static bool in(const char *set, char c) { return set && c && strchr(set, c); }
-
 static bool visit_expr(struct matcher *m) {
     const struct sheaf__expr *e = &m->e;
     uint32_t joint = 0;
     for (int f = 0; f < e->n_factors; f++) {
-        if (in(m->rule->joint, e->letter[f])) joint |= 1u << f;
+        if (sheaf__has_letter(m->rule->joint, e->letter[f])) joint |= 1u << f;
     }
     for (int f = 0; f < e->n_factors; f++) {
-        const char *pairs = in(m->rule->minor, e->letter[f]) ? m->rule->minor : m->rule->group;
+        const char *pairs =
+            sheaf__has_letter(m->rule->minor, e->letter[f]) ? m->rule->minor : m->rule->group;
         const char *pair = pairs ? strchr(pairs, e->letter[f]) : NULL;
         if (pair) {
             if ((pair - pairs) % 2) continue; /* the row of the first covers it */

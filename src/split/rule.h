@@ -4,6 +4,8 @@
 #ifndef SHEAF_SPLIT_RULE_H
 #define SHEAF_SPLIT_RULE_H
 
+#include <string.h>
+
 #include "tensor/op_info.h"
 
 enum sheaf__rule_form {
@@ -102,6 +104,10 @@ bool sheaf__expr_of(const struct sheaf_tensor *node, const struct sheaf__rule *r
 /* Axis of operand (or result) i that holds the factor; -1: none. */
 int sheaf__expr_axis(const struct sheaf__expr *e, int operand, int factor);
 int sheaf__expr_factor(const struct sheaf__expr *e, char letter);
+/* Is the letter one of the set, which may be NULL? */
+static inline bool sheaf__has_letter(const char *set, char letter) {
+    return set && letter && strchr(set, letter);
+}
 /* The rows that a rule generates, as text. Returns the length it needs, as snprintf does. */
 size_t sheaf__rows_print(const struct sheaf__rule *rule, const char *expr, char *buf, size_t n);
 int64_t sheaf__expr_term_size(const struct sheaf__expr *e, const struct sheaf__term *t);

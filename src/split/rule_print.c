@@ -5,8 +5,6 @@
 #include "base/text.h"
 #include "split/rule.h"
 
-static bool in(const char *set, char c) { return set && c && strchr(set, c); }
-
 /* "S2", "S0 outer=I", "S0 inner=r", "S0 twice" for f+f; "M" if no factor of the set is there. */
 static void put_state(struct sheaf__text *t, const struct sheaf__expr *e, int operand,
                       uint32_t set) {
@@ -120,11 +118,11 @@ size_t sheaf__rows_print(const struct sheaf__rule *rule, const char *expr, char 
     put_row(&t, "all M", &e, 0, false, "");
     uint32_t joint = 0;
     for (int f = 0; f < e.n_factors; f++) {
-        if (in(rule->joint, e.letter[f])) joint |= 1u << f;
+        if (sheaf__has_letter(rule->joint, e.letter[f])) joint |= 1u << f;
     }
     for (int f = 0; f < e.n_factors; f++) {
         const char name[] = {e.letter[f], 0};
-        const bool minor = in(rule->minor, e.letter[f]);
+        const bool minor = sheaf__has_letter(rule->minor, e.letter[f]);
         const char *pairs = minor ? rule->minor : rule->group;
         const char *pair = pairs ? strchr(pairs, e.letter[f]) : NULL;
         const bool sloped = e.kind[f] == SHEAF__SLOPE;
