@@ -72,7 +72,6 @@ struct planned_operand {
 };
 
 /* ---- values.c: tensors, values and steps. NONE: out of memory ---- */
-enum sheaf_status sheaf__plan_no_memory(void);
 /* Entry of a tensor, made if there is none. */
 int sheaf__plan_entry(struct planner *p, struct sheaf_tensor *t);
 int *sheaf__plan_epoch(struct planner *p, int entry);

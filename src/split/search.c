@@ -50,7 +50,7 @@ struct sheaf__search {
     const struct sheaf__row **row; /* [nodes] */
 };
 
-static enum sheaf_status no_memory(void) {
+enum sheaf_status sheaf__plan_no_memory(void) {
     return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "split: out of memory while planning");
 }
 
@@ -382,12 +382,12 @@ out:
 enum sheaf_status sheaf__search_new(const struct sheaf__search_of *of, struct sheaf__search **out) {
     *out = NULL;
     struct sheaf__search *s = calloc(1, sizeof *s);
-    if (!s) return no_memory();
+    if (!s) return sheaf__plan_no_memory();
     s->of = of;
     s->n_members = of->pool->n_members;
     if (!search(s)) {
         sheaf__search_free(s);
-        return no_memory();
+        return sheaf__plan_no_memory();
     }
     *out = s;
     return SHEAF_STATUS_SUCCESS;

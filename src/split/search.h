@@ -62,6 +62,9 @@ struct sheaf__watch {
     struct sheaf__considered row[SHEAF__MAX_CONSIDERED];
 };
 
+/* ALLOC_FAILED, with the text of all that plans. */
+enum sheaf_status sheaf__plan_no_memory(void);
+
 struct sheaf__search;
 enum sheaf_status sheaf__search_new(const struct sheaf__search_of *of, struct sheaf__search **out);
 void sheaf__search_free(struct sheaf__search *s);

@@ -5,10 +5,6 @@
 #include "split/convert.h"
 #include "split/planner.h"
 
-enum sheaf_status sheaf__plan_no_memory(void) {
-    return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "split: out of memory while planning");
-}
-
 /* ---- tensors ---- */
 
 int sheaf__plan_entry(struct planner *p, struct sheaf_tensor *t) {
