@@ -77,7 +77,7 @@ static void put_cost(struct sheaf__text *t, int64_t cost, int collectives, int n
 
 static bool kept(const struct account *a, int i) {
     const struct sheaf__considered *c = &a->watch.row[i];
-    return i != a->taken && a->total[i].possible && !c->gathers && !c->doubled;
+    return i != a->taken && a->total[i].possible && !c->left_out;
 }
 
 static void put_reason(struct sheaf__text *t, const struct account *a) {
@@ -85,7 +85,8 @@ static void put_reason(struct sheaf__text *t, const struct account *a) {
     int rivals = 0, as_cheap = 0, as_few = 0;
     bool gathers = false;
     for (int i = 0; i < a->watch.n; i++) {
-        gathers = gathers || a->watch.row[i].gathers;
+        const enum sheaf__left_out left_out = a->watch.row[i].left_out;
+        gathers = gathers || left_out == SHEAF__GATHERS || left_out == SHEAF__GATHERS_WEIGHT;
         if (!kept(a, i)) continue;
         rivals++;
         as_cheap += a->total[i].cost == mine->cost;
@@ -101,6 +102,12 @@ static void put_reason(struct sheaf__text *t, const struct account *a) {
     sheaf__put(t, "  taken: %s, because %s\n", row_name(&a->watch.row[a->taken]), why);
 }
 
+static const char *const reasons[] = {
+    [SHEAF__GATHERS] = "gathers, and another row takes what is cut as it lies",
+    [SHEAF__GATHERS_WEIGHT] = "gathers a weight, and another row gathers none",
+    [SHEAF__DOMINATED] = "another row leaves the same behind and costs no more",
+};
+
 static void put_account(struct sheaf__text *t, const struct account *a) {
     sheaf__put(t, "  %-10s %-26s %20s %20s %6s\n", "row", "operands -> result", "here",
                "whole graph", "work");
@@ -114,12 +121,7 @@ static void put_account(struct sheaf__text *t, const struct account *a) {
         else
             sheaf__put(t, " %20s", "-");
         sheaf__put(t, " %4" PRId64 " %%", work(c, a->n_members));
-        if (c->weight)
-            sheaf__put(t, "  left out: gathers a weight, and another row gathers none");
-        else if (c->gathers)
-            sheaf__put(t, "  left out: gathers, and another row takes what is cut as it lies");
-        else if (c->doubled)
-            sheaf__put(t, "  left out: another row leaves the same behind and costs no more");
+        if (c->left_out) sheaf__put(t, "  left out: %s", reasons[c->left_out]);
         sheaf__put(t, "\n");
     }
 }

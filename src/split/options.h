@@ -8,13 +8,6 @@
 #include "split/search.h"
 #include "split/sets.h"
 
-enum sheaf__left_out {
-    SHEAF__KEPT,
-    SHEAF__GATHERS,        /* needs a collective, and another row takes what is cut as it lies */
-    SHEAF__GATHERS_WEIGHT, /* with whole sums: gathers a weight, and another row gathers none */
-    SHEAF__DOMINATED,      /* an earlier or cheaper row leaves the same behind */
-};
-
 struct sheaf__option {
     struct sheaf__row row;
     bool none;   /* no row: an in-place write that goes through a copy, or an unknown */

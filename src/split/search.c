@@ -208,10 +208,7 @@ static void note(struct sheaf__watch *w, const struct sheaf__option *o) {
     if (w->n == SHEAF__MAX_CONSIDERED) return;
     w->row[w->n++] = (struct sheaf__considered){.row = o->row,
                                                 .none = o->none,
-                                                .gathers = o->left_out == SHEAF__GATHERS ||
-                                                           o->left_out == SHEAF__GATHERS_WEIGHT,
-                                                .weight = o->left_out == SHEAF__GATHERS_WEIGHT,
-                                                .doubled = o->left_out == SHEAF__DOMINATED,
+                                                .left_out = o->left_out,
                                                 .cost = o->cost,
                                                 .collectives = o->collectives};
 }

@@ -45,13 +45,21 @@ struct sheaf__search_of {
     struct sheaf__watch *watch; /* NULL: none */
 };
 
+/* Whether a row is left out of what a node can do, and why. */
+enum sheaf__left_out {
+    SHEAF__KEPT,
+    SHEAF__GATHERS,        /* needs a collective, and another row takes what is cut as it lies */
+    SHEAF__GATHERS_WEIGHT, /* with whole sums: gathers a weight, and another row gathers none */
+    SHEAF__DOMINATED,      /* an earlier or cheaper row leaves the same behind */
+};
+
 /* What one node can do, for a person: the search fills it in when it comes to the node. */
 enum { SHEAF__MAX_CONSIDERED = 64 };
 struct sheaf__considered {
     struct sheaf__row row;
-    bool none;                     /* no row: an in-place write that goes through a copy */
-    bool gathers, weight, doubled; /* left out, see enum sheaf__left_out */
-    int64_t cost;                  /* of the conversions for this node, times members */
+    bool none; /* no row: an in-place write that goes through a copy */
+    enum sheaf__left_out left_out;
+    int64_t cost; /* of the conversions for this node, times members */
     int collectives;
 };
 struct sheaf__watch {
