@@ -374,6 +374,19 @@ static enum sheaf_status find_result(struct gg_encoder *e, const struct gg_cgrap
     return add_result(e, gg_root(t), made->owner);
 }
 
+/* A callback looks at the node that ends its part, and at what that node has read: the allocator
+ * keeps an operand until then, unless the node was computed in its place. */
+static enum sheaf_status find_operands(struct gg_encoder *e, const struct gg_cgraph *graph,
+                                       const struct gg_tensor *t) {
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (int k = 0; k < GG_MAX_SRC && !st; k++) {
+        const struct gg_tensor *root = t->src[k] ? gg_root(t->src[k]) : NULL;
+        if (root && (root == gg_root(t) || root->data != gg_root(t)->data))
+            st = find_result(e, graph, t->src[k], true);
+    }
+    return st;
+}
+
 /* ---- graphs ---- */
 
 static bool is_computed(const struct gg_encoder *e, const struct gg_tensor *t) {
@@ -421,7 +434,9 @@ enum sheaf_status gg_encode(struct gg_encoder *e, const struct gg_cgraph *graph)
     for (int i = 0; i < graph->n_nodes && !st; i++)
         if (is_computed(e, graph->nodes[i]))
             st = find_result(e, graph, graph->nodes[i], i == graph->n_nodes - 1);
-    return st;
+    const struct gg_tensor *last = graph->n_nodes ? graph->nodes[graph->n_nodes - 1] : NULL;
+    return !st && last && graph->uid == 0 && is_computed(e, last) ? find_operands(e, graph, last)
+                                                                  : st;
 }
 
 enum sheaf_status gg_encode_question(struct gg_encoder *e, const struct gg_tensor *t) {

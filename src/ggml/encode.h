@@ -5,8 +5,8 @@
  * A graph of ggml's does not say which results are needed outside of it. The use counts that it
  * carries are those of the whole graph: a node with more uses than this part has is one that others
  * read, and so is a node that has no use at all or the flag OUTPUT, one in memory that outlives the
- * graph, and the last node of a part that stands for no scheduler split (a callback or a test looks
- * at it).
+ * graph, and in a part that stands for no scheduler split the last node with its operands (a
+ * callback or a test looks at them).
  *
  * Offsets of views of weights and caches are no part of the bytes: graphs that differ in nothing
  * else are one program. */

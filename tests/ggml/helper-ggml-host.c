@@ -131,6 +131,30 @@ static void check_parts(struct model *m) {
     check_sum(m, 0, 0, "the result of two parts");
 }
 
+/* A callback reads the last node of its part, and the operands of it, here a view of what was computed
+ * before it. A node that was computed in the place of its operand leaves its own value there. */
+static void check_operands(struct model *m) {
+    float moved[N * M], got[N * M];
+    struct gg_tensor *rows = view(m->ctx, m->sum, N * 2, sizeof(float) * N);
+    struct gg_tensor *twice = scale(m->ctx, rows, 2), *places[] = {m->out, m->sum};
+    set(m->w, m->values, 0, sizeof m->values);
+    for (int k = 0; k < 2; k++) {
+        int wrong = 0;
+        for (int i = 0; i < N * M; i++) moved[i] = m->values[i] + (float)(5 + k);
+        set(m->x, moved, 0, sizeof moved);
+        twice->data = places[k]->data;
+        twice->buffer = m->work;
+        expect(compute(graph_of(m->ctx, twice, 0)) == GG_STATUS_SUCCESS, "status of a part");
+        get(twice, got, sizeof(float) * N * 2);
+        for (int i = 0; i < N * 2; i++) wrong += got[i] != 2 * (m->values[N + i] + moved[N + i]);
+        expect(!wrong, "the last node of a part");
+        if (k) continue;
+        get(rows, got, sizeof(float) * N * 2);
+        for (int i = 0; i < N * 2; i++) wrong += got[i] != m->values[N + i] + moved[N + i];
+        expect(!wrong, "an operand of the last node of a part");
+    }
+}
+
 static void check_refusals(struct model *m) {
     struct gg_tensor *t = scale(m->ctx, m->w, 1);
     expect(dev->iface.supports_op(dev, t), "SCALE is supported");
@@ -275,6 +299,7 @@ struct on {
 static void check_all(struct model *m) {
     check_in_place(m);
     check_parts(m);
+    check_operands(m);
     check_strided_leaf(m);
     check_refusals(m);
     check_failure(m);
