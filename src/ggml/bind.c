@@ -95,6 +95,12 @@ static enum sheaf_status load_files(const struct gg_memory *m, struct gg_region 
     return st;
 }
 
+/* Programs go first: a graph that is computed again is encoded again then. */
+static enum sheaf_status release(const struct gg_region *r) {
+    gg_forget_object(r->object);
+    return gg_command(GG_COMMAND_RELEASE, (uint64_t)r->object, 0, 0, 0, NULL, 0, NULL);
+}
+
 /* The ranks give the memory of a failed load back, unless objects of other graphs are in it. */
 static void give_back(const struct gg_memory *m) {
     for (size_t i = 0; i < m->n_regions; i++)
@@ -158,6 +164,7 @@ enum sheaf_status gg_unbind_region(struct gg_memory *m, struct gg_region *r) {
         st = gg_command(GG_COMMAND_GET, (uint64_t)r->object, 0, r->bytes, 0, NULL, 0,
                         m->base + r->offset);
     if (st) return st;
+    if (r->bound) st = release(r);
     r->bound = false;
     r->object = GG_NO_OBJECT;
     r->written = true;

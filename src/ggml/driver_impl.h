@@ -13,6 +13,11 @@ struct gg_input {  /* of a program */
     bool is_sent, written; /* written: by the program itself */
 };
 
+struct gg_use { /* an object in a program */
+    uint64_t group;
+    int64_t object;
+};
+
 struct gg_known { /* a program that all ranks have */
     uint64_t number, last_use;
     size_t device;
@@ -21,8 +26,8 @@ struct gg_known { /* a program that all ranks have */
     size_t n_records, n_results;
     struct gg_input *inputs;
     size_t n_inputs;
-    uint64_t *groups; /* [n_groups] that it uses */
-    size_t n_groups;
+    struct gg_use *uses; /* [n_uses] */
+    size_t n_uses;
     uint64_t *offsets; /* [n_offsets] of its views, as the ranks have them */
     size_t n_offsets;
     bool offsets_unsure; /* a run has failed */
@@ -69,7 +74,7 @@ enum sheaf_status gg_command(enum gg_command_kind kind, uint64_t a, uint64_t b, 
                              uint64_t d, const void *payload, size_t size, void *result);
 /* Gives the regions of the last encoded graph memory and data on all ranks. */
 enum sheaf_status gg_bind_regions(void);
-/* Brings the object's bytes back into the shadow. */
+/* Brings the object's bytes back into the shadow; it and the programs that use it are gone then. */
 enum sheaf_status gg_unbind_region(struct gg_memory *m, struct gg_region *r);
 /* The bytes of an unbound region, from its file or the shadow. */
 enum sheaf_status gg_region_bytes(const struct gg_memory *m, const struct gg_region *r,
@@ -77,8 +82,9 @@ enum sheaf_status gg_region_bytes(const struct gg_memory *m, const struct gg_reg
 enum sheaf_status gg_run_graph(size_t device, const struct gg_cgraph *graph);
 /* The results of the device's run that is under way, if there is one. */
 enum sheaf_status gg_fetch(size_t device);
-/* The programs that use the group are gone on all ranks. */
+/* The programs that use the group, or the object, are gone on all ranks. */
 void gg_forget_group(uint64_t group);
+void gg_forget_object(int64_t object);
 void gg_forget_all(void);
 
 #endif

@@ -208,6 +208,8 @@ static enum sheaf_status execute(struct gg_engine *e, const struct gg_command *c
         return gg_execute_load(e, c, payload);
     case GG_COMMAND_FREE:
         return gg_execute_free(e, c);
+    case GG_COMMAND_RELEASE:
+        return gg_execute_release(e, c);
     case GG_COMMAND_GRAPH:
         return gg_execute_graph(e, c, payload);
     case GG_COMMAND_DROP:

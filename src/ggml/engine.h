@@ -14,13 +14,15 @@
 #include "ggml/wire.h"
 
 enum gg_command_kind {
-    GG_COMMAND_END,   /* the job is over */
-    GG_COMMAND_BIND,  /* a: group of objects, b: device, payload: their shapes and states */
-    GG_COMMAND_SET,   /* a: object, b: offset, payload: bytes */
-    GG_COMMAND_FILL,  /* a: object, b: offset, c: size, d: value */
-    GG_COMMAND_GET,   /* a: object, b: offset, c: size -> rank 0 */
-    GG_COMMAND_LOAD,  /* a: device, payload: path and where objects lie in that file */
-    GG_COMMAND_FREE,  /* a: group: its objects, and the programs that use them */
+    GG_COMMAND_END,  /* the job is over */
+    GG_COMMAND_BIND, /* a: group of objects, b: device, payload: their shapes and states */
+    GG_COMMAND_SET,  /* a: object, b: offset, payload: bytes */
+    GG_COMMAND_FILL, /* a: object, b: offset, c: size, d: value */
+    GG_COMMAND_GET,  /* a: object, b: offset, c: size -> rank 0 */
+    GG_COMMAND_LOAD, /* a: device, payload: path and where objects lie in that file */
+    GG_COMMAND_FREE, /* a: group: its objects, and the programs that use them */
+    /* a: object, and the programs that use it; memory goes with the last of those bound together */
+    GG_COMMAND_RELEASE,
     GG_COMMAND_GRAPH, /* a: program, b: records, c: outputs, d: device, payload: outputs, graph */
     GG_COMMAND_DROP,  /* a: program */
     /* a: program, b: with results?, c: views that move, payload: changed inputs, offsets ->

@@ -15,6 +15,7 @@ struct gg_object {
     struct sheaf_tensor *tensor; /* NULL: the number is free */
     uint64_t group;
     size_t device;
+    const struct sheaf_context *ctx; /* of those that were bound together */
 };
 
 struct gg_binding { /* during BIND */
@@ -72,6 +73,8 @@ void gg_program_free(struct gg_program *program); /* accepts NULL */
 struct sheaf_tensor *gg_object_tensor(void *engine, uint32_t object);
 /* Drops the programs that use objects of the group. */
 void gg_programs_forget_group(struct gg_engine *e, uint64_t group);
+/* Drops those that use this object. */
+void gg_programs_forget_object(struct gg_engine *e, const struct sheaf_tensor *object);
 
 /* A local failure where ranks would be apart then. */
 enum sheaf_status gg_or_end(enum sheaf_status st);
@@ -85,6 +88,7 @@ enum sheaf_status gg_execute_transfer(struct gg_engine *e, const struct gg_comma
 enum sheaf_status gg_execute_load(struct gg_engine *e, const struct gg_command *c,
                                   const uint8_t *payload);
 enum sheaf_status gg_execute_free(struct gg_engine *e, const struct gg_command *c);
+enum sheaf_status gg_execute_release(struct gg_engine *e, const struct gg_command *c);
 enum sheaf_status gg_execute_graph(struct gg_engine *e, const struct gg_command *c,
                                    const uint8_t *payload);
 enum sheaf_status gg_execute_drop(struct gg_engine *e, const struct gg_command *c);

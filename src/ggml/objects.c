@@ -59,14 +59,15 @@ static enum sheaf_status take_states(struct gg_reader *r, int n_members, uint64_
 }
 
 static enum sheaf_status note_objects(struct gg_engine *e, const struct gg_command *c, uint64_t n,
-                                      const uint64_t *numbers, struct gg_binding *binding) {
+                                      const uint64_t *numbers, struct gg_binding *binding,
+                                      const struct sheaf_context *ctx) {
     size_t want = e->n_objects;
     for (uint64_t i = 0; i < n; i++) want = numbers[i] < want ? want : (size_t)numbers[i] + 1;
     if (!sheaf__grow(&e->objects, &e->cap_objects, want, sizeof *e->objects)) return no_memory();
     while (e->n_objects < want) e->objects[e->n_objects++] = (struct gg_object){0};
     for (uint64_t i = 0; i < n; i++) {
         e->objects[numbers[i]] = (struct gg_object){
-            (struct sheaf_tensor *)(uintptr_t)binding[i].tensor, c->a, (size_t)c->b};
+            (struct sheaf_tensor *)(uintptr_t)binding[i].tensor, c->a, (size_t)c->b, ctx};
     }
     return SHEAF_STATUS_SUCCESS;
 }
@@ -103,7 +104,7 @@ enum sheaf_status gg_execute_bind(struct gg_engine *e, const struct gg_command *
                     sheaf__grow(&e->groups, &e->cap_groups, e->n_groups + 1, sizeof *e->groups);
     enum sheaf_status st = sheaf_world_agree(ok ? SHEAF_STATUS_SUCCESS : no_memory(), "objects");
     if (!st) st = bind(e, &e->devices[c->b], &r, &group, binding, numbers, n);
-    if (!st) st = gg_or_end(note_objects(e, c, n, numbers, binding));
+    if (!st) st = gg_or_end(note_objects(e, c, n, numbers, binding, group.ctx));
     for (uint64_t i = 0; binding && i < n; i++) sheaf_split_state_free(binding[i].state);
     free(binding);
     free(numbers);
@@ -127,6 +128,24 @@ enum sheaf_status gg_execute_free(struct gg_engine *e, const struct gg_command *
             e->groups[kept++] = e->groups[i];
     }
     e->n_groups = kept;
+    while (e->n_objects && !e->objects[e->n_objects - 1].tensor) e->n_objects--;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* One that was never bound is no error: what a failed BIND has left behind is released like this. */
+enum sheaf_status gg_execute_release(struct gg_engine *e, const struct gg_command *c) {
+    const struct gg_object gone = c->a < e->n_objects ? e->objects[c->a] : (struct gg_object){0};
+    bool others = false;
+    if (!gone.tensor) return SHEAF_STATUS_SUCCESS;
+    gg_programs_forget_object(e, gone.tensor);
+    e->objects[c->a] = (struct gg_object){0};
+    for (size_t i = 0; i < e->n_objects; i++) others = others || e->objects[i].ctx == gone.ctx;
+    for (size_t i = 0; i < e->n_groups && !others; i++) {
+        if (e->groups[i].ctx != gone.ctx) continue;
+        gg_group_free(&e->groups[i]);
+        e->groups[i] = e->groups[--e->n_groups];
+        break;
+    }
     while (e->n_objects && !e->objects[e->n_objects - 1].tensor) e->n_objects--;
     return SHEAF_STATUS_SUCCESS;
 }

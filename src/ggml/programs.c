@@ -51,6 +51,15 @@ void gg_programs_forget_group(struct gg_engine *e, uint64_t group) {
     }
 }
 
+void gg_programs_forget_object(struct gg_engine *e, const struct sheaf_tensor *object) {
+    for (size_t i = e->n_programs; i-- > 0;) {
+        const struct gg_program *p = e->programs[i];
+        bool uses = false;
+        for (uint32_t k = 0; k < p->g.n; k++) uses = uses || p->g.tensors[k] == object;
+        if (uses) remove_program(e, i);
+    }
+}
+
 /* ---- building ---- */
 
 static enum sheaf_status find_inputs(struct gg_engine *e, struct gg_program *p) {

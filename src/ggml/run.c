@@ -17,7 +17,7 @@ static void free_known(struct gg_known *k) {
     if (!k) return;
     for (size_t i = 0; k->inputs && i < k->n_inputs; i++) free(k->inputs[i].sent);
     free(k->inputs);
-    free(k->groups);
+    free(k->uses);
     free(k->offsets);
     free(k->message.data);
     free(k);
@@ -38,7 +38,16 @@ void gg_forget_group(uint64_t group) {
     for (size_t i = gg_driver.n_known; i-- > 0;) {
         const struct gg_known *k = gg_driver.known[i];
         bool uses = false;
-        for (size_t j = 0; j < k->n_groups; j++) uses = uses || k->groups[j] == group;
+        for (size_t j = 0; j < k->n_uses; j++) uses = uses || k->uses[j].group == group;
+        if (uses) remove_known(i);
+    }
+}
+
+void gg_forget_object(int64_t object) {
+    for (size_t i = gg_driver.n_known; i-- > 0;) {
+        const struct gg_known *k = gg_driver.known[i];
+        bool uses = false;
+        for (size_t j = 0; j < k->n_uses; j++) uses = uses || k->uses[j].object == object;
         if (uses) remove_known(i);
     }
 }
@@ -120,15 +129,16 @@ static enum sheaf_status describe(struct gg_known *k) {
     k->n_records = e->n_made;
     k->n_results = e->n_results;
     k->inputs = calloc(e->n_inputs + 1, sizeof *k->inputs);
-    k->groups = calloc(e->n_made + 1, sizeof *k->groups);
+    k->uses = calloc(e->n_made + 1, sizeof *k->uses);
     k->n_offsets = e->n_offsets;
     k->offsets = calloc(e->n_offsets + 1, sizeof *k->offsets);
-    if (!k->inputs || !k->groups || !k->offsets) return no_memory();
+    if (!k->inputs || !k->uses || !k->offsets) return no_memory();
     for (size_t i = 0; i < e->n_made; i++) {
         const struct gg_made *made = &e->made[i];
         const enum sheaf_type type = (enum sheaf_type)made->record.type;
         if (made->record.kind == GG_LEAF_OBJECT) {
-            k->groups[k->n_groups++] = gg_plugin_memory_of(made->tensor)->group;
+            k->uses[k->n_uses++] = (struct gg_use){gg_plugin_memory_of(made->tensor)->group,
+                                                   (int64_t)made->record.object};
         } else if (made->record.kind == GG_LEAF_INPUT) {
             struct gg_input *in = &k->inputs[k->n_inputs++];
             const uint64_t *ne = made->record.ne;

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "ggml_host.h"
+#include "sanitizer.h"
 
 enum { N = 96, M = 4, THREADS = 4, MAX_DEVICES = 8 };
 
@@ -153,6 +154,47 @@ static void check_operands(struct model *m) {
         for (int i = 0; i < N * 2; i++) wrong += got[i] != m->values[N + i] + moved[N + i];
         expect(!wrong, "an operand of the last node of a part");
     }
+}
+
+/* Two tensors of one place by turns, each with its graph: what is computed is what was set last, and the
+ * one before keeps no memory. */
+static void check_reshape(void) {
+    enum { SIDE = 1024, BYTES = SIDE * SIDE * 4, TURNS = 24 };
+    void *ctx = CALL(void *(*)(struct gg_init_params),
+                     "ggml_init")((struct gg_init_params){.mem_size = 1 << 20});
+    struct gg_buffer *buffer = alloc(BYTES), *work = alloc(4096);
+    struct gg_tensor *a[2], *y[2];
+    struct gg_cgraph *g[2];
+    float *values = malloc(BYTES), got[N];
+    long before = 0;
+    CALL(void (*)(struct gg_buffer *, int), "ggml_backend_buffer_set_usage")
+    (work, GG_USAGE_COMPUTE);
+    for (int k = 0; k < 2; k++) {
+        size_t at = 0, at_work = 0;
+        a[k] = large(ctx, SIDE << k, SIDE >> k, "a");
+        put_at(buffer, a[k], &at);
+        y[k] = scale(ctx, view(ctx, a[k], N, BYTES - sizeof got), 2);
+        put_at(work, y[k], &at_work);
+        g[k] = graph_of(ctx, y[k], 71 + (uint64_t)k);
+    }
+    for (int i = 0; i < TURNS; i++) {
+        int wrong = 0;
+        if (i == 4) before = mapped_mib();
+        for (int k = 0; k < SIDE * SIDE; k++) values[k] = (float)(i + k % 1000);
+        /* the second graph of a pair reads what the other tensor was set to */
+        if (i % 3) set(a[i & 1], values, 0, BYTES);
+        expect(compute(g[i & 1]) == GG_STATUS_SUCCESS, "status by turns");
+        get(y[i & 1], got, sizeof got);
+        for (int k = 0; k < N; k++)
+            wrong +=
+                got[k] != (i ? 2 * (float)((i % 3 ? i : i - 1) + (SIDE * SIDE - N + k) % 1000) : 0);
+        expect(!wrong, "the result of a tensor in the place of another");
+    }
+    expect(SANITIZED || mapped_mib() - before < 40, "the tensor before keeps no memory");
+    buffer->iface.free_buffer(buffer);
+    work->iface.free_buffer(work);
+    CALL(void (*)(void *), "ggml_free")(ctx);
+    free(values);
 }
 
 static void check_refusals(struct model *m) {
@@ -305,6 +347,7 @@ static void check_all(struct model *m) {
     check_failure(m);
     check_plans(m);
     check_threads();
+    check_reshape();
 }
 
 static void use(const struct on *o) {

@@ -86,6 +86,22 @@ static inline int compute(struct gg_cgraph *g) {
     return status;
 }
 
+/* Memory that this process has mapped, in MiB: pages that were never written are not resident. */
+static inline long mapped_mib(void) {
+    long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (f && fscanf(f, "%ld", &pages) != 1) pages = 0;
+    if (f) fclose(f);
+    return pages / 256;
+}
+/* A tensor of any size: it has no memory until put_at. */
+static inline struct gg_tensor *large(void *ctx, int64_t n, int64_t m, const char *name) {
+    struct gg_tensor *t = tensor(ctx, n, 1, name);
+    t->ne[1] = m;
+    t->nb[2] = t->nb[3] = t->nb[1] * (size_t)m;
+    return t;
+}
+
 /* The libraries that the arguments LIBRARY PLUGIN API name. The plugin's handle; NULL: not there. */
 static inline void *load(char **argv) {
     void *plugin =
