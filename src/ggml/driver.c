@@ -298,16 +298,23 @@ static bool record_file(struct gg_region *r, const void *data, size_t size) {
     return r->file;
 }
 
+/* The region that is written; NULL: out of memory, or its type is unknown here. */
+static enum sheaf_status region_to_write(const struct transfer *x, struct gg_region **out) {
+    struct gg_region *other = NULL;
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    *out = gg_region_of(x->m, gg_driver.host, gg_root(x->t), &other);
+    if (!*out && other) {
+        st = gg_unbind_region(x->m, other);
+        if (!st) *out = gg_region_of(x->m, gg_driver.host, gg_root(x->t), &other);
+    }
+    return st;
+}
+
 static enum sheaf_status set_task(void *argument) {
     const struct transfer *x = argument;
-    struct gg_region *other = NULL;
-    struct gg_region *r = gg_region_of(x->m, gg_driver.host, gg_root(x->t), &other);
-    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    if (!r && other) {
-        st = gg_unbind_region(x->m, other);
-        if (st) return st;
-        r = gg_region_of(x->m, gg_driver.host, gg_root(x->t), &other);
-    }
+    struct gg_region *r = NULL;
+    enum sheaf_status st = region_to_write(x, &r);
+    if (st) return st;
     if (r && r->bound)
         return gg_command(GG_COMMAND_SET, (uint64_t)r->object, x->offset, 0, 0, x->from, x->size,
                           NULL);
@@ -331,23 +338,27 @@ void gg_driver_set(struct gg_memory *m, const struct gg_tensor *t, const void *d
 
 static enum sheaf_status fill_task(void *argument) {
     const struct transfer *x = argument;
-    const struct gg_region *r = bound_region(x->m, x->t);
-    return gg_command(GG_COMMAND_FILL, (uint64_t)r->object, x->offset, x->size, x->value, NULL, 0,
-                      NULL);
+    struct gg_region *r = NULL;
+    enum sheaf_status st = region_to_write(x, &r);
+    if (st) return st;
+    if (r && r->bound)
+        return gg_command(GG_COMMAND_FILL, (uint64_t)r->object, x->offset, x->size, x->value, NULL,
+                          0, NULL);
+    if (r) r->written = true;
+    if (r) st = take_out_of_file(x->m, r);
+    memset((char *)gg_root(x->t)->data + x->offset, x->value, x->size);
+    return st;
 }
 
 void gg_driver_fill(struct gg_memory *m, const struct gg_tensor *t, uint8_t value, size_t offset,
                     size_t size) {
-    struct transfer x = {
-        .m = m, .t = t, .value = value, .offset = in_region(t, offset), .size = size};
-    if (bound_region(m, t)) {
-        keep_failure(call(fill_task, &x));
+    if (!gg_is_static(t)) {
+        memset((char *)t->data + offset, value, size);
         return;
     }
-    struct gg_region *r = gg_is_static(t) ? gg_region_find(m, gg_root(t)) : NULL;
-    if (r) keep_failure(take_out_of_file(m, r));
-    if (r) r->written = true;
-    memset((char *)t->data + offset, value, size);
+    struct transfer x = {
+        .m = m, .t = t, .value = value, .offset = in_region(t, offset), .size = size};
+    keep_failure(call(fill_task, &x));
 }
 
 static enum sheaf_status get_task(void *argument) {

@@ -156,6 +156,32 @@ static void check_operands(struct model *m) {
     }
 }
 
+/* Memory that is filled before a graph uses it, after its buffer was cleared, and when another tensor
+ * was there. */
+static void check_fill(struct model *m) {
+    float got[N * M], value;
+    size_t at = 4096, at_work = 8192;
+    memset(&value, 0x3f, sizeof value);
+    m->weights->iface.clear(m->weights, 0);
+    struct gg_tensor *f[] = {tensor(m->ctx, N, M, "f"), tensor(m->ctx, N / 2, M * 2, "g")};
+    for (int k = 0; k < 2; k++) {
+        int wrong = 0;
+        struct gg_tensor *same = scale(m->ctx, f[k], 1);
+        put_at(m->weights, f[k], &at);
+        put_at(m->work, same, &at_work);
+        fill_bytes(f[k], 0x3f, sizeof(float) * N, sizeof(float) * N);
+        expect(compute(graph_of(m->ctx, same, 61 + (uint64_t)k)) == GG_STATUS_SUCCESS,
+               "status of a graph of filled memory");
+        get(same, got, sizeof got);
+        for (int i = 0; i < N * M; i++) wrong += got[i] != (i / N == 1 ? value : 0);
+        get(f[k], got, sizeof got);
+        for (int i = 0; i < N * M; i++) wrong += got[i] != (i / N == 1 ? value : 0);
+        expect(!wrong, "memory that was filled");
+        fill_bytes(f[k], 0, 0, sizeof got);
+        at = 4096;
+    }
+}
+
 /* Two tensors of one place by turns, each with its graph: what is computed is what was set last, and the
  * one before keeps no memory. */
 static void check_reshape(void) {
@@ -347,6 +373,7 @@ static void check_all(struct model *m) {
     check_failure(m);
     check_plans(m);
     check_threads();
+    check_fill(m);
     check_reshape();
 }
 

@@ -78,6 +78,9 @@ static inline void set(struct gg_tensor *t, const void *data, size_t offset, siz
 static inline void get(const struct gg_tensor *t, void *data, size_t size) {
     t->buffer->iface.get_tensor(t->buffer, t, data, 0, size);
 }
+static inline void fill_bytes(struct gg_tensor *t, uint8_t value, size_t offset, size_t size) {
+    t->buffer->iface.memset_tensor(t->buffer, t, value, offset, size);
+}
 /* As ggml_backend_graph_compute and _graph_compute_async. */
 static inline int start(struct gg_cgraph *g) { return backend->iface.graph_compute(backend, g); }
 static inline int compute(struct gg_cgraph *g) {
