@@ -271,12 +271,6 @@ void gg_driver_free(struct gg_memory *m) {
     gg_memory_free(m);
 }
 
-/* The object of the region of t's owner; NULL: its bytes are in the shadow. */
-static struct gg_region *bound_region(const struct gg_memory *m, const struct gg_tensor *t) {
-    struct gg_region *r = gg_is_static(t) ? gg_region_find(m, gg_root(t)) : NULL;
-    return r && r->bound ? r : NULL;
-}
-
 static size_t in_region(const struct gg_tensor *t, size_t offset) {
     return (size_t)((char *)t->data - (char *)gg_root(t)->data) + offset;
 }
@@ -363,23 +357,24 @@ void gg_driver_fill(struct gg_memory *m, const struct gg_tensor *t, uint8_t valu
 
 static enum sheaf_status get_task(void *argument) {
     const struct transfer *x = argument;
-    const struct gg_region *r = bound_region(x->m, x->t);
-    return gg_command(GG_COMMAND_GET, (uint64_t)r->object, x->offset, x->size, 0, NULL, 0, x->to);
+    const struct gg_region *r = gg_region_find(x->m, gg_root(x->t));
+    if (r && r->bound)
+        return gg_command(GG_COMMAND_GET, (uint64_t)r->object, x->offset, x->size, 0, NULL, 0,
+                          x->to);
+    if (r && r->file) return gg_region_bytes(x->m, r, x->offset, x->to, x->size);
+    memcpy(x->to, (const char *)gg_root(x->t)->data + x->offset, x->size);
+    return SHEAF_STATUS_SUCCESS;
 }
 
 void gg_driver_get(struct gg_memory *m, const struct gg_tensor *t, void *data, size_t offset,
                    size_t size) {
-    struct transfer x = {.m = m, .t = t, .to = data, .offset = in_region(t, offset), .size = size};
     wait_for_last(m);
-    if (bound_region(m, t)) {
-        keep_failure(call(get_task, &x));
+    if (!gg_is_static(t)) {
+        memcpy(data, (const char *)t->data + offset, size);
         return;
     }
-    const struct gg_region *r = gg_is_static(t) ? gg_region_find(m, gg_root(t)) : NULL;
-    if (r && r->file)
-        keep_failure(gg_region_bytes(m, r, x.offset, data, size));
-    else
-        memcpy(data, (const char *)t->data + offset, size);
+    struct transfer x = {.m = m, .t = t, .to = data, .offset = in_region(t, offset), .size = size};
+    keep_failure(call(get_task, &x)); /* a graph on another thread may be adding regions */
 }
 
 static enum sheaf_status clear_task(void *argument) {

@@ -223,6 +223,47 @@ static void check_reshape(void) {
     free(values);
 }
 
+/* A weight is read while graphs of another thread use ever more of its buffer. */
+enum { WEIGHTS = 140 };
+static struct gg_buffer *growing;
+static void *use_more(void *unused) {
+    struct gg_buffer *work = alloc(4096);
+    size_t at = 128;
+    (void)unused;
+    CALL(void (*)(struct gg_buffer *, int), "ggml_backend_buffer_set_usage")
+    (work, GG_USAGE_COMPUTE);
+    for (int i = 1; i < WEIGHTS; i++) {
+        struct gg_init_params params = {.mem_size = 1 << 20};
+        void *ctx = CALL(void *(*)(struct gg_init_params), "ggml_init")(params);
+        size_t at_work = 0;
+        struct gg_tensor *w = tensor(ctx, 32, 1, "w"), *y = scale(ctx, w, 2);
+        put_at(growing, w, &at);
+        put_at(work, y, &at_work);
+        expect(compute(graph_of(ctx, y, 0)) == GG_STATUS_SUCCESS, "status beside a reader");
+        CALL(void (*)(void *), "ggml_free")(ctx);
+    }
+    work->iface.free_buffer(work);
+    return NULL;
+}
+static void check_reader(struct model *m) {
+    pthread_t thread;
+    float got[32];
+    int wrong = 0;
+    size_t at = 0;
+    growing = alloc(WEIGHTS * 128);
+    struct gg_tensor *first = tensor(m->ctx, 32, 1, "first");
+    put_at(growing, first, &at);
+    set(first, m->values, 0, sizeof got);
+    pthread_create(&thread, NULL, use_more, NULL);
+    for (int i = 0; i < 2000; i++) {
+        get(first, got, sizeof got);
+        wrong += memcmp(got, m->values, sizeof got) != 0;
+    }
+    pthread_join(thread, NULL);
+    expect(!wrong, "a weight that is read beside graphs");
+    growing->iface.free_buffer(growing);
+}
+
 static void check_refusals(struct model *m) {
     struct gg_tensor *t = scale(m->ctx, m->w, 1);
     expect(dev->iface.supports_op(dev, t), "SCALE is supported");
@@ -375,6 +416,7 @@ static void check_all(struct model *m) {
     check_threads();
     check_fill(m);
     check_reshape();
+    check_reader(m);
 }
 
 static void use(const struct on *o) {
