@@ -163,6 +163,8 @@ enum sheaf_status gg_unbind_region(struct gg_memory *m, struct gg_region *r) {
     if (r->bound)
         st = gg_command(GG_COMMAND_GET, (uint64_t)r->object, 0, r->bytes, 0, NULL, 0,
                         m->base + r->offset);
+    else if (r->file)
+        st = gg_region_bytes(m, r, 0, m->base + r->offset, r->bytes);
     if (st) return st;
     if (r->bound) st = release(r);
     r->bound = false;

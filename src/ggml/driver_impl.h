@@ -74,7 +74,8 @@ enum sheaf_status gg_command(enum gg_command_kind kind, uint64_t a, uint64_t b, 
                              uint64_t d, const void *payload, size_t size, void *result);
 /* Gives the regions of the last encoded graph memory and data on all ranks. */
 enum sheaf_status gg_bind_regions(void);
-/* Brings the object's bytes back into the shadow; it and the programs that use it are gone then. */
+/* Brings the region's bytes back into the shadow, from the ranks or a file; its object and the
+ * programs that use it are gone then. */
 enum sheaf_status gg_unbind_region(struct gg_memory *m, struct gg_region *r);
 /* The bytes of an unbound region, from its file or the shadow. */
 enum sheaf_status gg_region_bytes(const struct gg_memory *m, const struct gg_region *r,

@@ -99,7 +99,8 @@ struct gg_region *gg_region_of(struct gg_memory *m, const struct gg_host *host,
     const bool fresh = !r;
     if (fresh) r = add(m, offset_of(m, root));
     if (!r) return NULL;
-    if (!fresh && r->object != GG_NO_OBJECT && !describes(r, (enum sheaf_type)type, root->ne)) {
+    if (!fresh && (r->object != GG_NO_OBJECT || r->file) &&
+        !describes(r, (enum sheaf_type)type, root->ne)) {
         *other = r;
         return NULL;
     }

@@ -42,8 +42,9 @@ struct gg_memory *gg_memory_new(size_t size, uint64_t group, size_t device);
 void gg_memory_free(struct gg_memory *m);
 
 /* The region of a tensor without view_src; a new one if there is none at its address. NULL: out of
- * memory, or its type is unknown here. *other: a region at this address of another type or shape,
- * which must be given back first; then NULL is returned too. */
+ * memory, or its type is unknown here. *other: a region at this address of another type or shape
+ * whose bytes are not in the shadow, or may not be; they must be brought there first, and NULL is
+ * returned too. */
 struct gg_region *gg_region_of(struct gg_memory *m, const struct gg_host *host,
                                const struct gg_tensor *root, struct gg_region **other);
 struct gg_region *gg_region_find(const struct gg_memory *m, const struct gg_tensor *root);

@@ -1,5 +1,5 @@
-/* Weights that a program maps from files: a file that is mapped where another was before, and memory
- * where a file was.
+/* Weights that a program maps from files: a file that is mapped where another was before, memory where
+ * a file was, a weight that is partly filled, and a larger tensor in the place of one.
  *     helper-ggml-files LIBRARY PLUGIN API
  * Prints "ok" when every weight had the bytes that were there when it was set. */
 #include <sys/mman.h>
@@ -7,8 +7,9 @@
 
 #include "ggml_host.h"
 
-enum { N = 64, M = 64, BYTES = N * M * 4, FILES = 2 };
-static char path[FILES][32] = {"/tmp/sheaf-weights-XXXXXX", "/tmp/sheaf-weights-XXXXXX"};
+enum { N = 64, M = 64, BYTES = N * M * 4, FILES = 3 };
+static char path[FILES][32] = {"/tmp/sheaf-weights-XXXXXX", "/tmp/sheaf-weights-XXXXXX",
+                               "/tmp/sheaf-weights-XXXXXX"};
 
 static float value_of(int content, int i) { return (float)(i * 7 % 1000 + 10000 * content); }
 static void fill(float *values, int content) {
@@ -55,6 +56,61 @@ static void check_weight(const void *data, int content, uint64_t uid) {
     CALL(void (*)(void *), "ggml_free")(ctx);
 }
 
+static struct gg_tensor *in(struct gg_buffer *b, struct gg_tensor *t) {
+    size_t at = 0;
+    put_at(b, t, &at);
+    return t;
+}
+static void *new_ctx(void) {
+    return CALL(void *(*)(struct gg_init_params),
+                "ggml_init")((struct gg_init_params){.mem_size = 1 << 20});
+}
+static struct gg_buffer *work_of(size_t size) {
+    struct gg_buffer *b = alloc(size);
+    CALL(void (*)(struct gg_buffer *, int), "ggml_backend_buffer_set_usage")(b, GG_USAGE_COMPUTE);
+    return b;
+}
+
+/* A tensor that no one has set reads what is in its memory: the file's bytes, and zeros behind them. */
+static void check_in_place_of(const void *data, int content) {
+    static float got[2 * N * M];
+    void *ctx = new_ctx();
+    struct gg_buffer *weights = alloc(2 * BYTES), *work = work_of(2 * BYTES);
+    struct gg_tensor *w = in(weights, tensor(ctx, N, M, "w"));
+    struct gg_tensor *larger = in(weights, tensor(ctx, 2 * N, M, "larger"));
+    struct gg_tensor *t = in(work, scale(ctx, larger, 2));
+    int wrong = 0;
+    set(w, data, 0, BYTES);
+    fill_bytes(w, 0, BYTES / 2, 4 * N);
+    set(w, data, 0, BYTES);
+    expect(compute(graph_of(ctx, t, 11)) == GG_STATUS_SUCCESS, "status of a larger tensor");
+    get(t, got, sizeof got);
+    for (int i = 0; i < 2 * N * M; i++)
+        wrong += got[i] != (i < N * M ? 2 * value_of(content, i) : 0);
+    expect(!wrong, "a larger tensor in the place of a file's");
+    weights->iface.free_buffer(weights);
+    work->iface.free_buffer(work);
+    CALL(void (*)(void *), "ggml_free")(ctx);
+}
+
+static void check_partly_filled(const void *data, int content) {
+    static float got[N * M];
+    void *ctx = new_ctx();
+    struct gg_buffer *weights = alloc(BYTES), *work = work_of(BYTES);
+    struct gg_tensor *w = in(weights, tensor(ctx, N, M, "w")), *t = in(work, scale(ctx, w, 2));
+    int wrong = 0;
+    set(w, data, 0, BYTES);
+    fill_bytes(w, 0, BYTES / 2, 4 * N);
+    expect(compute(graph_of(ctx, t, 12)) == GG_STATUS_SUCCESS, "status of a filled weight");
+    get(t, got, sizeof got);
+    for (int i = 0; i < N * M; i++)
+        wrong += got[i] != (i / N == M / 2 ? 0 : 2 * value_of(content, i));
+    expect(!wrong, "a file's weight that was partly filled");
+    weights->iface.free_buffer(weights);
+    work->iface.free_buffer(work);
+    CALL(void (*)(void *), "ggml_free")(ctx);
+}
+
 int main(int argc, char **argv) {
     void *plugin = argc < 4 ? NULL : load(argv);
     struct gg_reg *reg = plugin ? registry(plugin) : NULL;
@@ -66,7 +122,10 @@ int main(int argc, char **argv) {
     void *at = map_file(0, NULL);
     check_weight(at, 0, 1);
     check_weight(map_file(1, at), 1, 2);
-    check_weight(map_memory(2, at), 2, 3);
+    check_weight(map_memory(FILES, at), FILES, 3);
+    at = map_file(2, NULL);
+    check_in_place_of(at, 2);
+    check_partly_filled(at, 2);
     for (int k = 0; k < FILES; k++) unlink(path[k]);
     backend->iface.free(backend);
     if (!failures) puts("ok");
