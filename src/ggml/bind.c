@@ -101,13 +101,9 @@ static enum sheaf_status release(const struct gg_region *r) {
     return gg_command(GG_COMMAND_RELEASE, (uint64_t)r->object, 0, 0, 0, NULL, 0, NULL);
 }
 
-/* The ranks give the memory of a failed load back, unless objects of other graphs are in it. */
-static void give_back(const struct gg_memory *m) {
-    for (size_t i = 0; i < m->n_regions; i++)
-        if (m->regions[i]->bound) return;
-    if (sheaf_world_failed()) return;
-    gg_forget_group(m->group);
-    gg_command(GG_COMMAND_FREE, m->group, 0, 0, 0, NULL, 0, NULL);
+/* The ranks give the memory of a failed load back. */
+static void give_back(struct gg_region *const *regions, size_t n) {
+    for (size_t i = 0; i < n && !sheaf_world_failed(); i++) release(regions[i]);
 }
 
 /* All or none: until the ranks have all bytes, they stay here. */
@@ -124,7 +120,7 @@ static enum sheaf_status bind_buffer(struct gg_memory *m, struct gg_region **reg
         r->file = NULL;
         gg_shadow_drop(m, r->offset, r->bytes);
     }
-    if (st) give_back(m);
+    if (st) give_back(regions, n);
     return st;
 }
 

@@ -1,11 +1,13 @@
 /* Weights that a program maps from files: a file that is mapped where another was before, memory where
- * a file was, a weight that is partly filled, and a larger tensor in the place of one.
+ * a file was, a weight that is partly filled, a larger tensor in the place of one, and a file that
+ * cannot be read for a time.
  *     helper-ggml-files LIBRARY PLUGIN API
  * Prints "ok" when every weight had the bytes that were there when it was set. */
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "ggml_host.h"
+#include "sanitizer.h"
 
 enum { N = 64, M = 64, BYTES = N * M * 4, FILES = 3 };
 static char path[FILES][32] = {"/tmp/sheaf-weights-XXXXXX", "/tmp/sheaf-weights-XXXXXX",
@@ -111,6 +113,46 @@ static void check_partly_filled(const void *data, int content) {
     CALL(void (*)(void *), "ggml_free")(ctx);
 }
 
+/* A load that fails leaves no memory behind on the ranks, also where a weight beside it is in use. */
+static void check_failed_load(void) {
+    enum { ROWS = 1024, LARGE = ROWS * ROWS * 4, TRIES = 16 };
+    char name[] = "/tmp/sheaf-weights-XXXXXX";
+    const int fd = mkstemp(name);
+    float *values = calloc(1, LARGE), got[N];
+    void *ctx = new_ctx();
+    struct gg_buffer *weights = alloc(LARGE + 4096), *work = work_of(4096);
+    struct gg_tensor *w = in(weights, large(ctx, ROWS, ROWS, "w")), *beside;
+    size_t at = LARGE;
+    int wrong = 0;
+    long before = 0;
+    for (int i = 0; i < N; i++) values[LARGE / 4 - N + i] = (float)i;
+    expect(write(fd, values, LARGE) == LARGE, "a large file");
+    put_at(weights, beside = tensor(ctx, N, 1, "beside"), &at);
+    set(beside, values, 0, N * 4);
+    struct gg_tensor *t = in(work, scale(ctx, beside, 2));
+    expect(compute(graph_of(ctx, t, 21)) == GG_STATUS_SUCCESS, "status of the weight beside it");
+    set(w, mmap(NULL, LARGE, PROT_READ, MAP_SHARED, fd, 0), 0, LARGE);
+    t = in(work, scale(ctx, view(ctx, w, N, LARGE - N * 4), 2));
+    struct gg_cgraph *g = graph_of(ctx, t, 22);
+    expect(!ftruncate(fd, 0), "an empty file");
+    for (int i = 0; i < TRIES; i++) {
+        if (i == 2) before = mapped_mib();
+        expect(compute(g) == GG_STATUS_FAILED, "status of a file that cannot be read");
+    }
+    expect(SANITIZED || mapped_mib() - before < 24, "what was not loaded takes no memory");
+    expect(pwrite(fd, values, LARGE, 0) == LARGE, "the file again");
+    expect(compute(g) == GG_STATUS_SUCCESS, "status of a file that is there again");
+    get(t, got, sizeof got);
+    for (int i = 0; i < N; i++) wrong += got[i] != 2 * (float)i;
+    expect(!wrong, "a weight that was loaded at last");
+    close(fd);
+    unlink(name);
+    free(values);
+    weights->iface.free_buffer(weights);
+    work->iface.free_buffer(work);
+    CALL(void (*)(void *), "ggml_free")(ctx);
+}
+
 int main(int argc, char **argv) {
     void *plugin = argc < 4 ? NULL : load(argv);
     struct gg_reg *reg = plugin ? registry(plugin) : NULL;
@@ -126,6 +168,7 @@ int main(int argc, char **argv) {
     at = map_file(2, NULL);
     check_in_place_of(at, 2);
     check_partly_filled(at, 2);
+    check_failed_load();
     for (int k = 0; k < FILES; k++) unlink(path[k]);
     backend->iface.free(backend);
     if (!failures) puts("ok");
