@@ -124,7 +124,7 @@ static enum sheaf_status bind_buffer(struct gg_memory *m, struct gg_region **reg
     return st;
 }
 
-enum sheaf_status gg_bind_regions(void) {
+enum sheaf_status gg_bind_regions(const struct gg_cgraph *graph) {
     struct gg_encoder *e = &gg_driver.encoder;
     const size_t n = e->n_unbound;
     if (!n) return SHEAF_STATUS_SUCCESS;
@@ -134,7 +134,7 @@ enum sheaf_status gg_bind_regions(void) {
     bool *done = calloc(n, sizeof *done);
     enum sheaf_status st =
         states && some && some_states && done ? SHEAF_STATUS_SUCCESS : no_memory();
-    if (!st) st = gg_choose_cuts(e, gg_driver.engine, e->unbound_in[0]->device, states);
+    if (!st) st = gg_choose_cuts(e, graph, gg_driver.engine, e->unbound_in[0]->device, states);
     for (size_t i = 0; i < n && !st; i++) {
         size_t k = 0;
         if (done[i]) continue;

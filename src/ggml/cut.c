@@ -195,11 +195,12 @@ static enum sheaf_status choose(struct gg_cutter *c, struct sheaf_split_state **
                            how);
 }
 
-enum sheaf_status gg_choose_cuts(const struct gg_encoder *e, const struct gg_engine *engine,
-                                 size_t device, struct sheaf_split_state **states) {
+enum sheaf_status gg_choose_cuts(const struct gg_encoder *e, const struct gg_cgraph *graph,
+                                 const struct gg_engine *engine, size_t device,
+                                 struct sheaf_split_state **states) {
     const int n = (int)sheaf_backend_meta_dev_n_members(gg_engine_device(engine, device));
     const char *how = sheaf_setting_value("SHEAF_GGML_SPLIT");
-    struct gg_cutter c = {e, n, calloc((size_t)n, sizeof(double)), sheaf__whole_sums()};
+    struct gg_cutter c = {e, graph, n, calloc((size_t)n, sizeof(double)), sheaf__whole_sums()};
     const char **why = calloc(e->n_unbound + 1, sizeof *why);
     enum sheaf_status st = c.shares && why ? read_shares(&c, engine, device) : no_memory();
     if (!st) st = choose(&c, states, why);

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "ggml/cut.h"
+#include "ggml/translate.h"
 #include "model/place/policy.h"
 
 enum role {
@@ -53,15 +54,23 @@ static const struct {
     {"token_embd", ROLE_VOCABULARY},
 };
 
-struct leaf { /* of e->objects or e->unbound */
+struct leaf {
     enum role role;
     bool bias;
     char layer[GG_MAX_NAME]; /* "blk.7." */
     const char *family;      /* "_exps", "_shexp" or "": feed-forwards of one layer */
 };
 
-struct leaves {
-    struct leaf *all, *unbound; /* of e->objects, e->unbound */
+struct known { /* a tensor of the graph */
+    const struct gg_tensor *tensor;
+    int op; /* enum sheaf_op; -1: none of ours, or it is a leaf */
+    struct leaf leaf;
+};
+
+struct whole {
+    struct known *all; /* [n] in the order in which the program made them */
+    size_t n;
+    struct leaf *unbound; /* of e->unbound */
 };
 
 struct heads { /* of a layer */
@@ -104,87 +113,119 @@ static void read_name(const char *name, struct leaf *l) {
     }
 }
 
-/* Also one that has its cut already: the caches of a second context follow the weights. */
-static const struct gg_region *find(const struct gg_cutter *c, const struct leaves *leaves,
-                                    const char *layer, enum role role, const char *family) {
-    for (size_t i = 0; i < c->e->n_objects; i++) {
-        const struct leaf *l = &leaves->all[i];
+/* ---- the whole graph ---- */
+
+static void note(struct whole *g, const struct gg_tensor *t) {
+    if (t) g->all[g->n++].tensor = t;
+}
+
+/* A program makes a graph's tensors one after the other. */
+static int by_address(const void *a, const void *b) {
+    const uintptr_t x = (uintptr_t)((const struct known *)a)->tensor;
+    const uintptr_t y = (uintptr_t)((const struct known *)b)->tensor;
+    return (x > y) - (x < y);
+}
+
+static void describe(const struct gg_host *host, struct known *k) {
+    struct sheaf_tensor s;
+    struct gg_operands o;
+    if (k->tensor->op == 0) read_name(k->tensor->name, &k->leaf);
+    k->op = k->tensor->op && gg_translate(host, k->tensor, &s, &o) ? (int)s.op : -1;
+}
+
+/* Nodes of the part, what they read, and what is in the table. False: out of memory. */
+static bool find_all(const struct gg_host *host, const struct gg_cgraph *graph, struct whole *g) {
+    const struct gg_hash_set *set = &graph->visited;
+    const bool has_table = set->used && set->keys;
+    const size_t n = (size_t)graph->n_nodes * (1 + GG_MAX_SRC) + (has_table ? set->size : 0);
+    size_t kept = 0;
+    g->all = calloc(n + 1, sizeof *g->all);
+    if (!g->all) return false;
+    for (int i = 0; i < graph->n_nodes; i++) {
+        note(g, graph->nodes[i]);
+        for (int k = 0; k < GG_MAX_SRC; k++) note(g, graph->nodes[i]->src[k]);
+    }
+    for (size_t i = 0; has_table && i < set->size; i++)
+        if (set->used[i / 32] >> (i % 32) & 1) note(g, set->keys[i]);
+    qsort(g->all, g->n, sizeof *g->all, by_address);
+    for (size_t i = 0; i < g->n; i++)
+        if (!i || g->all[i].tensor != g->all[i - 1].tensor)
+            g->all[kept++].tensor = g->all[i].tensor;
+    g->n = kept;
+    for (size_t i = 0; i < g->n; i++) describe(host, &g->all[i]);
+    return true;
+}
+
+/* Also one that has its cut already, or is another device's: the caches of a second context follow
+ * the weights. */
+static const struct gg_tensor *find(const struct whole *g, const char *layer, enum role role,
+                                    const char *family) {
+    for (size_t i = 0; i < g->n; i++) {
+        const struct leaf *l = &g->all[i].leaf;
         if (l->role == role && !l->bias && !strcmp(l->layer, layer) && !strcmp(l->family, family))
-            return c->e->objects[i];
+            return g->all[i].tensor;
     }
     return NULL;
 }
 
 /* ---- the graph ---- */
 
-static uint32_t leaf_record(const struct gg_encoder *e, const struct gg_region *r) {
-    for (size_t i = 0; i < e->n_made; i++)
-        if (e->made[i].record.kind == GG_LEAF_OBJECT && e->made[i].record.object == r->object)
-            return (uint32_t)i + 1;
-    return 0;
-}
-
-static bool passes_rows_on(uint32_t op) {
+static bool passes_rows_on(int op) {
     return op == SHEAF_OP_ADD || op == SHEAF_OP_SCALE || op == SHEAF_OP_MUL ||
            op == SHEAF_OP_RMS_NORM || op == SHEAF_OP_CONT;
 }
 
-/* The views that take a product's rows apart, in the order of the graph: their records. */
-static int views_behind(const struct gg_encoder *e, const struct gg_region *weight, uint32_t *out,
-                        int room) {
-    const uint32_t w = leaf_record(e, weight);
-    uint32_t now = 0; /* the product, then what is added to it */
+/* The views that take a product's rows apart, in the order of the graph. */
+static int views_behind(const struct whole *g, const struct gg_tensor *weight,
+                        const struct gg_tensor **out, int room) {
+    const struct gg_tensor *now = NULL; /* the product, then what is added to it */
     int n = 0;
-    for (size_t i = w; w && i < e->n_made; i++) {
-        const struct gg_record *r = &e->made[i].record;
-        if (r->kind != GG_NODE) continue;
-        if (r->op == SHEAF_OP_MUL_MAT && r->src[0] == w && !now) now = (uint32_t)i + 1;
-        if (!now || (r->src[0] != now && r->src[1] != now)) continue;
-        if (passes_rows_on(r->op) && r->ne[0] == e->made[now - 1].record.ne[0] && !n)
-            now = (uint32_t)i + 1;
-        else if ((r->op == SHEAF_OP_RESHAPE || r->op == SHEAF_OP_VIEW) && n < room)
-            out[n++] = (uint32_t)i;
+    for (size_t i = 0; i < g->n; i++) {
+        const struct gg_tensor *t = g->all[i].tensor;
+        const int op = g->all[i].op;
+        if (op == SHEAF_OP_MUL_MAT && t->src[0] == weight && !now) now = t;
+        if (!now || (t->src[0] != now && t->src[1] != now)) continue;
+        if (passes_rows_on(op) && t->ne[0] == now->ne[0] && !n)
+            now = t;
+        else if ((op == SHEAF_OP_RESHAPE || op == SHEAF_OP_VIEW) && n < room)
+            out[n++] = t;
     }
     return n;
 }
 
 /* Heads and their size in a product's rows; false: the graph does not say. */
-static bool heads_of(const struct gg_encoder *e, const struct gg_region *weight, int64_t *heads,
+static bool heads_of(const struct whole *g, const struct gg_tensor *weight, int64_t *heads,
                      int64_t *size) {
-    uint32_t views[8];
-    const int n = weight ? views_behind(e, weight, views, 8) : 0;
+    const struct gg_tensor *views[8];
+    const int n = weight ? views_behind(g, weight, views, 8) : 0;
     for (int i = 0; i < n; i++) {
-        const struct gg_record *r = &e->made[views[i]].record;
-        if ((int64_t)(r->ne[0] * r->ne[1]) != weight->ne[1] || r->ne[0] == 0) continue;
-        *size = (int64_t)r->ne[0];
-        *heads = (int64_t)r->ne[1];
+        if (views[i]->ne[0] * views[i]->ne[1] != weight->ne[1] || views[i]->ne[0] == 0) continue;
+        *size = views[i]->ne[0];
+        *heads = views[i]->ne[1];
         return true;
     }
     return false;
 }
 
 /* q, k and v in a fused product: three views of heads, one behind the other. */
-static bool heads_of_fused(const struct gg_encoder *e, const struct gg_region *weight,
-                           struct heads *h) {
-    uint32_t views[8];
-    const struct gg_record *part[3] = {0};
-    const int n = views_behind(e, weight, views, 8);
+static bool heads_of_fused(const struct whole *g, const struct gg_tensor *weight, struct heads *h) {
+    const struct gg_tensor *views[8], *part[3] = {0};
+    const int n = views_behind(g, weight, views, 8);
     for (int i = 0; i < n; i++) {
-        const struct gg_record *r = &e->made[views[i]].record;
         for (int k = 0; k < 3; k++) {
-            if (part[k] && r->view_offs == part[k]->view_offs) break;
-            if (part[k] && r->view_offs > part[k]->view_offs) continue;
+            if (part[k] && views[i]->view_offs == part[k]->view_offs) break;
+            if (part[k] && views[i]->view_offs > part[k]->view_offs) continue;
             for (int m = 2; m > k; m--) part[m] = part[m - 1];
-            part[k] = r;
+            part[k] = views[i];
             break;
         }
     }
     if (!part[2]) return false;
-    h->q = (int64_t)part[0]->ne[1];
-    h->kv = (int64_t)part[1]->ne[1];
-    h->size_q = (int64_t)part[0]->ne[0];
-    h->size_k = (int64_t)part[1]->ne[0];
-    h->size_v = (int64_t)part[2]->ne[0];
+    h->q = part[0]->ne[1];
+    h->kv = part[1]->ne[1];
+    h->size_q = part[0]->ne[0];
+    h->size_k = part[1]->ne[0];
+    h->size_v = part[2]->ne[0];
     return part[2]->ne[1] == part[1]->ne[1] &&
            h->q * h->size_q + h->kv * (h->size_k + h->size_v) == weight->ne[1];
 }
@@ -241,20 +282,19 @@ static struct sheaf_split_state *by_inner(const struct gg_cutter *c, int axis, i
 
 /* ---- layers ---- */
 
-static bool find_heads(const struct gg_cutter *c, const struct leaves *leaves, const char *layer,
-                       struct heads *h) {
-    const struct gg_region *q = find(c, leaves, layer, ROLE_Q, "");
-    const struct gg_region *k = find(c, leaves, layer, ROLE_K, "");
-    const struct gg_region *v = find(c, leaves, layer, ROLE_V, "");
-    const struct gg_region *qkv = find(c, leaves, layer, ROLE_QKV, "");
+static bool find_heads(const struct whole *g, const char *layer, struct heads *h) {
+    const struct gg_tensor *q = find(g, layer, ROLE_Q, "");
+    const struct gg_tensor *k = find(g, layer, ROLE_K, "");
+    const struct gg_tensor *v = find(g, layer, ROLE_V, "");
+    const struct gg_tensor *qkv = find(g, layer, ROLE_QKV, "");
     int64_t kv_of_v = 0;
     if (qkv) {
-        if (!heads_of_fused(c->e, qkv, h)) return false;
-    } else if (!heads_of(c->e, q, &h->q, &h->size_q) || !heads_of(c->e, k, &h->kv, &h->size_k) ||
-               !heads_of(c->e, v, &kv_of_v, &h->size_v) || kv_of_v != h->kv) {
+        if (!heads_of_fused(g, qkv, h)) return false;
+    } else if (!heads_of(g, q, &h->q, &h->size_q) || !heads_of(g, k, &h->kv, &h->size_k) ||
+               !heads_of(g, v, &kv_of_v, &h->size_v) || kv_of_v != h->kv) {
         return false;
     }
-    const struct gg_region *o = find(c, leaves, layer, ROLE_O, "");
+    const struct gg_tensor *o = find(g, layer, ROLE_O, "");
     return h->kv > 0 && h->q % h->kv == 0 && o && o->ne[0] == h->q * h->size_v;
 }
 
@@ -291,7 +331,7 @@ static struct sheaf_split_state *attention_state(const struct gg_cutter *c, cons
 
 static bool is_attention(enum role role) { return role >= ROLE_Q && role <= ROLE_CACHE_V; }
 
-static enum sheaf_status cut_attention(const struct gg_cutter *c, const struct leaves *leaves,
+static enum sheaf_status cut_attention(const struct gg_cutter *c, const struct whole *g,
                                        const char *layer, struct sheaf_split_state **states,
                                        const char **why) {
     const size_t n = (size_t)c->n_members;
@@ -301,12 +341,12 @@ static enum sheaf_status cut_attention(const struct gg_cutter *c, const struct l
                       .kv_first = numbers + 2 * n,
                       .kv_count = numbers + 3 * n};
     if (!numbers) return SHEAF_STATUS_ALLOC_FAILED;
-    const bool known = find_heads(c, leaves, layer, &h);
+    const bool known = find_heads(g, layer, &h);
     enum sheaf_status st = known ? sheaf__split_heads(h.kv, h.q / h.kv, c->shares, c->n_members,
                                                       h.q_first, h.q_count, h.kv_first, h.kv_count)
                                  : SHEAF_STATUS_SUCCESS;
     for (size_t i = 0; i < c->e->n_unbound && !st; i++) {
-        const struct leaf *l = &leaves->unbound[i];
+        const struct leaf *l = &g->unbound[i];
         if (!is_attention(l->role) || strcmp(l->layer, layer)) continue;
         if (known) states[i] = attention_state(c, l, c->e->unbound[i], &h);
         if (!states[i])
@@ -327,19 +367,21 @@ static enum sheaf_status cut_attention(const struct gg_cutter *c, const struct l
     return st;
 }
 
-static struct sheaf_split_state *feed_forward_state(const struct gg_cutter *c,
-                                                    const struct leaves *leaves, size_t i,
-                                                    const char **why) {
-    const struct leaf *l = &leaves->unbound[i];
+static struct sheaf_split_state *
+feed_forward_state(const struct gg_cutter *c, const struct whole *g, size_t i, const char **why) {
+    const struct leaf *l = &g->unbound[i];
     const struct gg_region *r = c->e->unbound[i];
-    const struct gg_region *down = find(c, leaves, l->layer, ROLE_FFN_OUT, l->family);
+    const struct gg_tensor *down = find(g, l->layer, ROLE_FFN_OUT, l->family);
     const int rows = l->bias ? 0 : 1;
     if (!down) {
         *why = "its feed-forward has no ffn_down";
         return NULL;
     }
     const int64_t n = down->ne[0];
-    const int64_t inner = c->whole_sums ? sheaf__row_group(n) : sheaf_blck_size(down->type);
+    const bool is_ours = down->type >= 0 && down->type < GG_MAX_TYPES;
+    const int type = is_ours ? c->e->host->type[down->type] : -1; /* -1: another device's alone */
+    const int64_t block = type < 0 ? 1 : sheaf_blck_size((enum sheaf_type)type);
+    const int64_t inner = c->whole_sums ? sheaf__row_group(n) : block;
     if (l->role == ROLE_FFN_OUT) {
         if (l->bias) return NULL;
         return c->whole_sums ? by_rows(c, 1, r->ne[1]) : by_inner(c, 0, n, inner, 1);
@@ -354,24 +396,22 @@ enum sheaf_status gg_cut_by_names(const struct gg_cutter *c, struct sheaf_split_
                                   const char **why) {
     const struct gg_encoder *e = c->e;
     const size_t n = e->n_unbound;
-    struct leaves leaves = {calloc(e->n_objects + 1, sizeof *leaves.all),
-                            calloc(n + 1, sizeof *leaves.unbound)};
-    enum sheaf_status st =
-        leaves.all && leaves.unbound ? SHEAF_STATUS_SUCCESS : SHEAF_STATUS_ALLOC_FAILED;
-    for (size_t i = 0; i < e->n_objects && !st; i++) read_name(e->objects[i]->name, &leaves.all[i]);
-    for (size_t i = 0; i < n && !st; i++) read_name(e->unbound[i]->name, &leaves.unbound[i]);
+    struct whole g = {.unbound = calloc(n + 1, sizeof *g.unbound)};
+    enum sheaf_status st = g.unbound && find_all(e->host, c->graph, &g) ? SHEAF_STATUS_SUCCESS
+                                                                        : SHEAF_STATUS_ALLOC_FAILED;
+    for (size_t i = 0; i < n && !st; i++) read_name(e->unbound[i]->name, &g.unbound[i]);
     for (size_t i = 0; i < n && !st; i++) {
         const struct gg_region *r = e->unbound[i];
-        const struct leaf *l = &leaves.unbound[i];
+        const struct leaf *l = &g.unbound[i];
         if (states[i] || why[i]) continue;
         if (is_attention(l->role))
-            st = cut_attention(c, &leaves, l->layer, states, why);
+            st = cut_attention(c, &g, l->layer, states, why);
         else if (l->role == ROLE_FFN_IN || l->role == ROLE_FFN_OUT)
-            states[i] = feed_forward_state(c, &leaves, i, &why[i]);
+            states[i] = feed_forward_state(c, &g, i, &why[i]);
         else if (l->role == ROLE_VOCABULARY)
             states[i] = by_rows(c, l->bias ? 0 : 1, r->ne[l->bias ? 0 : 1]);
     }
-    free(leaves.all);
-    free(leaves.unbound);
+    free(g.all);
+    free(g.unbound);
     return st;
 }

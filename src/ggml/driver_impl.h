@@ -72,8 +72,8 @@ extern struct gg_driver gg_driver;
 
 enum sheaf_status gg_command(enum gg_command_kind kind, uint64_t a, uint64_t b, uint64_t c,
                              uint64_t d, const void *payload, size_t size, void *result);
-/* Gives the regions of the last encoded graph memory and data on all ranks. */
-enum sheaf_status gg_bind_regions(void);
+/* Gives the regions of this graph, the last that was encoded, memory and data on all ranks. */
+enum sheaf_status gg_bind_regions(const struct gg_cgraph *graph);
 /* Brings the region's bytes back into the shadow, from the ranks or a file; its object and the
  * programs that use it are gone then. */
 enum sheaf_status gg_unbind_region(struct gg_memory *m, struct gg_region *r);

@@ -136,9 +136,6 @@ static enum sheaf_status object_leaf(struct gg_encoder *e, const struct gg_tenso
     if (!region)
         return sheaf_set_error(SHEAF_STATUS_INVALID, "graph: '%s' lies in no buffer of SHEAF",
                                t->name);
-    if (!sheaf__grow(&e->objects, &e->cap_objects, e->n_objects + 1, sizeof *e->objects))
-        return no_memory();
-    e->objects[e->n_objects++] = region;
     r->kind = GG_LEAF_OBJECT;
     const enum sheaf_status st = region->bound ? SHEAF_STATUS_SUCCESS : note_unbound(e, m, region);
     r->object = (uint32_t)region->object;
@@ -403,7 +400,7 @@ static bool is_view(const struct gg_encoder *e, const struct gg_tensor *t) {
 static enum sheaf_status start(struct gg_encoder *e, size_t n_nodes) {
     e->graph.n = e->outputs.n = 0;
     e->graph.failed = e->outputs.failed = false;
-    e->n_made = e->n_inputs = e->n_results = e->n_unbound = e->n_objects = e->n_offsets = 0;
+    e->n_made = e->n_inputs = e->n_results = e->n_unbound = e->n_offsets = 0;
     e->stale = NULL;
     return grow_slots(e, 8 * n_nodes + 64) ? SHEAF_STATUS_SUCCESS : no_memory();
 }
@@ -469,7 +466,6 @@ void gg_encoder_free(struct gg_encoder *e) {
     free(e->made);
     free(e->inputs);
     free(e->results);
-    free(e->objects);
     free(e->unbound);
     free(e->unbound_in);
     free(e->slots);

@@ -40,8 +40,6 @@ struct gg_encoder {
     const struct gg_tensor **inputs;  /* [n_inputs] leaves, in the order of their records */
     const struct gg_tensor **results; /* [n_results] tensors that others read */
     size_t n_inputs, cap_inputs, n_results, cap_results;
-    struct gg_region **objects; /* [n_objects] all weights and caches of the graph */
-    size_t n_objects, cap_objects;
     struct gg_region **unbound; /* [n_unbound] regions that are used for the first time */
     struct gg_memory **unbound_in;
     size_t n_unbound, cap_unbound, cap_unbound_in;

@@ -153,11 +153,12 @@ static enum sheaf_status describe(struct gg_known *k) {
     return k->message.failed ? no_memory() : SHEAF_STATUS_SUCCESS;
 }
 
-static enum sheaf_status make_known(size_t device, uint64_t hash, struct gg_known **out) {
+static enum sheaf_status make_known(size_t device, const struct gg_cgraph *g, uint64_t hash,
+                                    struct gg_known **out) {
     struct gg_known *k = calloc(1, sizeof *k);
     enum sheaf_status st = k ? describe(k) : no_memory();
     if (!st) st = make_room(k);
-    if (!st) st = gg_bind_regions();
+    if (!st) st = gg_bind_regions(g);
     if (!st) {
         k->hash = hash;
         k->device = device;
@@ -358,7 +359,7 @@ enum sheaf_status gg_run_graph(size_t device, const struct gg_cgraph *g) {
         if (st || e->n_made == 0) return st;
         const uint64_t hash = hash_of(&e->outputs, &e->graph);
         k = find_known(device, hash);
-        if (!k) st = make_known(device, hash, &k);
+        if (!k) st = make_known(device, g, hash, &k);
         if (!st) st = remember(g, k, &r);
         if (st) return st;
     }

@@ -1,11 +1,12 @@
 /* A program of ggml's in small: loads a library that stands for ggml and the plugin, and computes on
  * its devices: SHEAF, or SHEAF0, SHEAF1, ... if it has several.
- *     helper-ggml-host LIBRARY PLUGIN API [idle | close | many | fault | slow | queue | exit]
+ *     helper-ggml-host LIBRARY PLUGIN API [idle | close | many | layer | fault | slow | queue | exit]
  * Prints "refused" if the plugin stays out, else "ok" when all results were right. idle: waits for a
  * signal after the first graph. close: as a host of another API does, unloads the plugin at once. many:
- * thousands of graphs, and whether memory is lost. fault: an op that fails on one rank. slow: an op that
- * takes longer than the limit of a collective. queue: one whose device is still at it when its queue is
- * waited for. exit: a signal's handler ends the program while a graph is computed. */
+ * thousands of graphs, and whether memory is lost. layer: a model's layer, node by node. fault: an op
+ * that fails on one rank. slow: an op that takes longer than the limit of a collective. queue: one whose
+ * device is still at it when its queue is waited for. exit: a signal's handler ends the program while a
+ * graph is computed. */
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
@@ -512,6 +513,98 @@ static void check_many(void) {
     expect(used[2] < used[1] + 65536, "no memory is lost");
 }
 
+/* ---- a layer, node by node ---- */
+
+enum { EMBD = 32, HEAD = 8, HEADS = 4, KV = 2, FF = 64, TOKENS = 3, MUL_MAT = 4 };
+
+static float part_of(int seed, int i) { return (float)((i * 7 + i / 5 + seed) % 3 - 1); }
+
+/* n x m numbers, small enough for exact sums. */
+static struct gg_tensor *numbers(void *ctx, struct gg_buffer *b, size_t *at, int64_t n, int64_t m,
+                                 const char *name, int seed) {
+    float values[EMBD * FF];
+    struct gg_tensor *t = tensor(ctx, n, m, name);
+    for (int i = 0; i < n * m; i++) values[i] = part_of(seed, i);
+    put_at(b, t, at);
+    set(t, values, 0, sizeof(float) * (size_t)(n * m));
+    return t;
+}
+static struct gg_tensor *product(void *ctx, struct gg_tensor *w, struct gg_tensor *x) {
+    struct gg_tensor *t = tensor(ctx, w->ne[1], x->ne[1], "product");
+    t->op = MUL_MAT;
+    t->src[0] = w;
+    t->src[1] = x;
+    return t;
+}
+/* A view that takes the rows of a product apart, and what reads it. */
+static struct gg_tensor *heads_of(void *ctx, struct gg_tensor *x, int64_t n) {
+    struct gg_tensor *t = view(ctx, x, HEAD, 0); /* nothing looks at its data */
+    t->ne[1] = n;
+    t->ne[2] = x->ne[1];
+    t->nb[1] = HEAD * sizeof(float);
+    t->nb[2] = x->nb[1];
+    t->nb[3] = x->nb[1] * (size_t)x->ne[1];
+    return scale(ctx, t, 2);
+}
+static void multiply(const float *w, const float *x, int n, int rows, float *out) {
+    for (int t = 0; t < TOKENS; t++) {
+        for (int r = 0; r < rows; r++) {
+            out[t * rows + r] = 0;
+            for (int i = 0; i < n; i++) out[t * rows + r] += w[r * n + i] * x[t * n + i];
+        }
+    }
+}
+static void check_last(const struct gg_tensor *down) {
+    float w[4][EMBD * FF], x[TOKENS * FF], y[TOKENS * FF], got[TOKENS * EMBD];
+    for (int k = 0; k < 4; k++)
+        for (int i = 0; i < EMBD * FF; i++) w[k][i] = part_of(k, i);
+    for (int i = 0; i < EMBD * TOKENS; i++) x[i] = part_of(9, i);
+    multiply(w[0], x, EMBD, EMBD, y);
+    multiply(w[1], y, EMBD, EMBD, x);
+    multiply(w[2], x, EMBD, FF, y);
+    multiply(w[3], y, FF, EMBD, x);
+    get(down, got, sizeof got);
+    expect(!memcmp(got, x, sizeof got), "the result of a layer");
+}
+
+/* What a callback sees of a layer's nodes; how weights are cut does not depend on it. */
+static void check_layer(void) {
+    typedef void (*expand_fn)(struct gg_cgraph *, struct gg_tensor *);
+    void *ctx = CALL(void *(*)(struct gg_init_params),
+                     "ggml_init")((struct gg_init_params){.mem_size = 1 << 20});
+    struct gg_buffer *weights = alloc(1 << 16), *work = alloc(1 << 16);
+    size_t at = 0, at_work = 0;
+    CALL(void (*)(struct gg_buffer *, int), "ggml_backend_buffer_set_usage")
+    (work, GG_USAGE_COMPUTE);
+    struct gg_tensor *x = numbers(ctx, work, &at_work, EMBD, TOKENS, "x", 9);
+    struct gg_tensor *w[] = {
+        numbers(ctx, weights, &at, EMBD, HEADS * HEAD, "blk.0.attn_q.weight", 0),
+        numbers(ctx, weights, &at, EMBD, EMBD, "blk.0.attn_output.weight", 1),
+        numbers(ctx, weights, &at, EMBD, FF, "blk.0.ffn_up.weight", 2),
+        numbers(ctx, weights, &at, FF, EMBD, "blk.0.ffn_down.weight", 3),
+        numbers(ctx, weights, &at, EMBD, KV * HEAD, "blk.0.attn_k.weight", 4),
+        numbers(ctx, weights, &at, EMBD, KV * HEAD, "blk.0.attn_v.weight", 5)};
+    struct gg_tensor *q = product(ctx, w[0], x), *o = product(ctx, w[1], q);
+    struct gg_tensor *up = product(ctx, w[2], o), *down = product(ctx, w[3], up);
+    struct gg_tensor *k = product(ctx, w[4], x), *v = product(ctx, w[5], x);
+    struct gg_tensor *made[] = {
+        q, o, up, down, k, v, heads_of(ctx, q, HEADS), heads_of(ctx, k, KV), heads_of(ctx, v, KV)};
+    struct gg_cgraph *g = graph_of(ctx, down, 0), part = *g;
+    for (size_t i = 0; i < sizeof made / sizeof *made; i++) {
+        put_at(work, made[i], &at_work);
+        CALL(expand_fn, "ggml_build_forward_expand")(g, made[i]);
+    }
+    for (int i = 0; i < g->n_nodes; i++) {
+        part.nodes = g->nodes + i;
+        part.n_nodes = 1;
+        expect(compute(&part) == GG_STATUS_SUCCESS, "status of a node of a layer");
+    }
+    check_last(down);
+    weights->iface.free_buffer(weights);
+    work->iface.free_buffer(work);
+    CALL(void (*)(void *), "ggml_free")(ctx);
+}
+
 /* As llama-server does at the second Ctrl-C, on the thread that computes. */
 static volatile sig_atomic_t is_computing;
 static void end_inside(int number) {
@@ -568,6 +661,11 @@ int main(int argc, char **argv) {
         return failures != 0;
     }
     if (!strcmp(mode, "many")) check_many();
+    if (!strcmp(mode, "layer")) {
+        check_layer();
+        if (!failures) puts("ok");
+        return failures != 0;
+    }
     if (n_devices > 1) check_beside(on);
     for (size_t i = 0; i < n_devices; i++) {
         use(&on[i]);

@@ -71,6 +71,14 @@ Test(ggml_plugin, graphs_that_are_forgotten) {
     shows("bytes are used after thirds of ");
     shows("\nok\n");
 }
+/* Each node is computed as a graph of its own; no weight of the layer is on every member. */
+Test(ggml_plugin, cuts_of_a_graph_in_parts) {
+    cr_expect_eq(ranks(2, "fake-ggml-3", 3, "layer"), 0, "%s", out);
+    shows("\nok\n");
+    cr_expect(!strstr(out, "blk."), "%s", out);
+    cr_expect_eq(ranks(3, "fake-ggml-2", 2, "layer"), 0, "%s", out);
+    shows("\nok\n");
+}
 Test(ggml_plugin, files_that_change_places) {
     for (int n = 1; n <= 2; n++) {
         cr_expect_eq(start_ranks(n, "helper-ggml-files", "fake-ggml-3", 3, ""), 0, "%s", out);
