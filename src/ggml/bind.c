@@ -163,6 +163,7 @@ enum sheaf_status gg_unbind_region(struct gg_memory *m, struct gg_region *r) {
         st = gg_region_bytes(m, r, 0, m->base + r->offset, r->bytes);
     if (st) return st;
     if (r->bound) st = release(r);
+    if (!st) gg_number_return(&gg_driver.numbers, r);
     r->bound = false;
     r->object = GG_NO_OBJECT;
     r->written = true;

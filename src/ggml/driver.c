@@ -180,6 +180,7 @@ static enum sheaf_status stop_task(void *unused) {
     if (!sheaf_world_failed()) gg_command(GG_COMMAND_END, 0, 0, 0, 0, NULL, 0, NULL);
     gg_forget_all();
     gg_encoder_free(&gg_driver.encoder);
+    free(gg_driver.numbers.unused);
     gg_engine_stop(gg_driver.engine);
     return SHEAF_STATUS_SUCCESS;
 }
@@ -188,7 +189,7 @@ enum sheaf_status gg_driver_start(const struct gg_host *host) {
     gg_driver.host = host;
     gg_driver.encoder.host = host;
     gg_driver.encoder.memory_of = gg_plugin_memory_of;
-    gg_driver.encoder.next_object = &gg_driver.next_object;
+    gg_driver.encoder.numbers = &gg_driver.numbers;
     if (sheaf__thread_start(&shared.thread, work, NULL)) {
         stay_out("cannot start a thread");
         return sheaf_set_error(SHEAF_STATUS_FAILED, "cannot start a thread");
@@ -256,12 +257,15 @@ struct gg_memory *gg_driver_alloc(size_t device, size_t size) {
 static enum sheaf_status free_task(void *argument) {
     struct gg_memory *m = argument;
     gg_forget_group(m->group);
-    return gg_command(GG_COMMAND_FREE, m->group, 0, 0, 0, NULL, 0, NULL);
+    const enum sheaf_status st = gg_command(GG_COMMAND_FREE, m->group, 0, 0, 0, NULL, 0, NULL);
+    for (size_t i = 0; i < m->n_regions && !st; i++)
+        gg_number_return(&gg_driver.numbers, m->regions[i]);
+    return st;
 }
 
 static bool has_objects(const struct gg_memory *m) {
     for (size_t i = 0; i < m->n_regions; i++)
-        if (m->regions[i]->bound) return true;
+        if (m->regions[i]->object != GG_NO_OBJECT) return true;
     return false;
 }
 

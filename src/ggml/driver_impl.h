@@ -58,7 +58,7 @@ struct gg_driver {
     const struct gg_host *host;
     struct gg_engine *engine;
     struct gg_encoder encoder;
-    int64_t next_object;
+    struct gg_numbers numbers;
     uint64_t next_program, clock;
     struct gg_known *known[GG_MAX_PROGRAMS];
     size_t n_known;

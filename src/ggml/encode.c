@@ -113,9 +113,9 @@ static enum sheaf_status add_view(struct gg_encoder *e, const struct gg_tensor *
 static enum sheaf_status note_unbound(struct gg_encoder *e, struct gg_memory *m,
                                       struct gg_region *region) {
     if (!sheaf__grow(&e->unbound, &e->cap_unbound, e->n_unbound + 1, sizeof *e->unbound) ||
-        !sheaf__grow(&e->unbound_in, &e->cap_unbound_in, e->n_unbound + 1, sizeof *e->unbound_in))
+        !sheaf__grow(&e->unbound_in, &e->cap_unbound_in, e->n_unbound + 1, sizeof *e->unbound_in) ||
+        !gg_number_take(e->numbers, region))
         return no_memory();
-    if (region->object == GG_NO_OBJECT) region->object = (*e->next_object)++;
     for (size_t i = 0; i < e->n_unbound; i++)
         if (e->unbound[i] == region) return SHEAF_STATUS_SUCCESS;
     e->unbound_in[e->n_unbound] = m;

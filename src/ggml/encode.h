@@ -48,7 +48,7 @@ struct gg_encoder {
     /* a region whose object must be given back before the graph can be encoded; NULL: none */
     struct gg_region *stale;
     struct gg_memory *stale_in;
-    int64_t *next_object;                                         /* the caller's counter */
+    struct gg_numbers *numbers;                                   /* of objects; the caller's */
     struct gg_memory *(*memory_of)(const struct gg_tensor *root); /* NULL: not of this plugin */
 };
 

@@ -176,11 +176,12 @@ void gg_engine_log(const struct gg_engine *e) {
     sheaf_log(
         SHEAF_LOG_DEBUG,
         "SHEAF: %llu runs of %llu programs, %llu inputs of %llu bytes sent, %llu views moved, "
-        "%llu plans, %llu collectives of %llu bytes",
+        "%llu plans, %llu collectives of %llu bytes, %zu objects at most",
         (unsigned long long)e->n_runs, (unsigned long long)e->n_graphs,
         (unsigned long long)e->n_inputs, (unsigned long long)e->input_bytes,
         (unsigned long long)e->n_moves, (unsigned long long)sum.n_plans,
-        (unsigned long long)sum.n_collectives, (unsigned long long)sum.collective_bytes);
+        (unsigned long long)sum.n_collectives, (unsigned long long)sum.collective_bytes,
+        e->max_objects);
 }
 
 /* ---- execution ---- */

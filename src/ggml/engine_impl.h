@@ -56,7 +56,7 @@ struct gg_engine {
     struct gg_report *reports; /* [ranks] */
     uint64_t sequence;
     struct gg_object *objects;
-    size_t n_objects, cap_objects;
+    size_t n_objects, cap_objects, max_objects; /* max_objects: the most so far */
     struct gg_group *groups;
     size_t n_groups, cap_groups;
     struct gg_program **programs;

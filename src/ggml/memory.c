@@ -35,6 +35,23 @@ void gg_memory_free(struct gg_memory *m) {
     free(m);
 }
 
+bool gg_number_take(struct gg_numbers *all, struct gg_region *r) {
+    if (r->object != GG_NO_OBJECT) return true;
+    if (!all->n_unused) {
+        /* with room for all numbers, a return cannot fail */
+        if (!sheaf__grow(&all->unused, &all->cap, (size_t)all->n + 1, sizeof *all->unused))
+            return false;
+        all->unused[all->n_unused++] = all->n++;
+    }
+    r->object = all->unused[--all->n_unused];
+    return true;
+}
+
+void gg_number_return(struct gg_numbers *all, struct gg_region *r) {
+    if (r->object != GG_NO_OBJECT) all->unused[all->n_unused++] = (uint32_t)r->object;
+    r->object = GG_NO_OBJECT;
+}
+
 static size_t slot_of(const struct gg_memory *m, size_t offset) {
     return (size_t)sheaf__mix(0, offset / 32) & (m->n_index - 1);
 }

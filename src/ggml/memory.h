@@ -38,6 +38,18 @@ struct gg_memory {
     size_t n_index;
 };
 
+/* The numbers of objects. Programs name objects by number, so one is used again when the object and
+ * the programs that use it are gone on all ranks, and not before. */
+struct gg_numbers {
+    uint32_t *unused; /* [n_unused] */
+    size_t n_unused, cap;
+    uint32_t n; /* numbers that were ever given */
+};
+/* Gives the region a number, if it has none. False: out of memory. */
+bool gg_number_take(struct gg_numbers *all, struct gg_region *r);
+/* The region has no object then. */
+void gg_number_return(struct gg_numbers *all, struct gg_region *r);
+
 struct gg_memory *gg_memory_new(size_t size, uint64_t group, size_t device);
 void gg_memory_free(struct gg_memory *m);
 

@@ -33,10 +33,12 @@ static enum sheaf_status take_shapes(struct gg_reader *r, uint64_t n, struct gg_
         memcpy(&s, p, sizeof s);
         int64_t ne[SHEAF_MAX_DIMS];
         for (int k = 0; k < SHEAF_MAX_DIMS; k++) ne[k] = (int64_t)s.ne[k];
+        if (s.object >= MAX_OBJECTS)
+            return sheaf_set_error(SHEAF_STATUS_INVALID,
+                                   "objects: more than %d weights and caches at a time",
+                                   MAX_OBJECTS);
         struct sheaf_tensor *t =
-            s.object < MAX_OBJECTS
-                ? sheaf_new_tensor(group->ctx, (enum sheaf_type)s.type, SHEAF_MAX_DIMS, ne)
-                : NULL;
+            sheaf_new_tensor(group->ctx, (enum sheaf_type)s.type, SHEAF_MAX_DIMS, ne);
         if (!t) return SHEAF_STATUS_INVALID;
         sheaf_format_name(t, "object_%llu", (unsigned long long)s.object);
         numbers[i] = s.object;
@@ -65,6 +67,7 @@ static enum sheaf_status note_objects(struct gg_engine *e, const struct gg_comma
     for (uint64_t i = 0; i < n; i++) want = numbers[i] < want ? want : (size_t)numbers[i] + 1;
     if (!sheaf__grow(&e->objects, &e->cap_objects, want, sizeof *e->objects)) return no_memory();
     while (e->n_objects < want) e->objects[e->n_objects++] = (struct gg_object){0};
+    if (want > e->max_objects) e->max_objects = want;
     for (uint64_t i = 0; i < n; i++) {
         e->objects[numbers[i]] = (struct gg_object){
             (struct sheaf_tensor *)(uintptr_t)binding[i].tensor, c->a, (size_t)c->b, ctx};

@@ -62,19 +62,15 @@ void gg_programs_forget_object(struct gg_engine *e, const struct sheaf_tensor *o
 
 /* ---- building ---- */
 
-static enum sheaf_status find_inputs(struct gg_engine *e, struct gg_program *p) {
+static enum sheaf_status find_inputs(const struct gg_engine *e, struct gg_program *p) {
     p->inputs = calloc((size_t)p->g.n + 1, sizeof *p->inputs);
-    p->groups = calloc((size_t)p->g.n + 1, sizeof *p->groups);
+    p->groups = calloc((size_t)p->g.n_objects + 1, sizeof *p->groups);
     if (!p->inputs || !p->groups) return no_memory();
-    for (uint32_t i = 0; i < p->g.n; i++) {
-        const struct sheaf_tensor *t = p->g.tensors[i];
-        if (t->flags & SHEAF_TENSOR_FLAG_INPUT) p->inputs[p->n_inputs++] = p->g.tensors[i];
-        for (size_t k = 0; k < e->n_objects; k++) {
-            if (e->objects[k].tensor != t) continue;
-            p->groups[p->n_objects++] = e->objects[k].group;
-            break;
-        }
-    }
+    for (uint32_t i = 0; i < p->g.n; i++)
+        if (p->g.tensors[i]->flags & SHEAF_TENSOR_FLAG_INPUT)
+            p->inputs[p->n_inputs++] = p->g.tensors[i];
+    for (uint32_t i = 0; i < p->g.n_objects; i++)
+        p->groups[p->n_objects++] = e->objects[p->g.objects[i]].group;
     return SHEAF_STATUS_SUCCESS;
 }
 

@@ -165,7 +165,9 @@ static enum sheaf_status decode_one(struct gg_graph *g, uint32_t i, const struct
         return malformed(i, "is no tensor");
     if (r->kind == GG_LEAF_OBJECT) {
         g->tensors[i] = objects(user, r->object);
-        return g->tensors[i] ? SHEAF_STATUS_SUCCESS : malformed(i, "names an unknown object");
+        if (!g->tensors[i]) return malformed(i, "names an unknown object");
+        g->objects[g->n_objects++] = r->object;
+        return SHEAF_STATUS_SUCCESS;
     }
     struct sheaf_tensor *t = sheaf_new_tensor_1d(g->ctx, (enum sheaf_type)r->type, 0);
     if (!t) return SHEAF_STATUS_ALLOC_FAILED;
@@ -216,10 +218,11 @@ enum sheaf_status gg_graph_decode(const uint8_t *data, size_t size, uint32_t n,
         .mem_size = ((size_t)n + 1) * sheaf_tensor_overhead() + sheaf_graph_overhead_custom(n + 1),
         .no_alloc = true});
     g->tensors = calloc((size_t)n + 1, sizeof *g->tensors);
+    g->objects = calloc((size_t)n + 1, sizeof *g->objects);
     g->moving = calloc((size_t)n + 1, sizeof *g->moving);
     g->graph = g->ctx ? sheaf_new_graph_custom(g->ctx, n + 1) : NULL;
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    if (!g->ctx || !g->tensors || !g->moving || !g->graph)
+    if (!g->ctx || !g->tensors || !g->objects || !g->moving || !g->graph)
         st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "graph message: out of memory");
     for (uint32_t i = 0; i < n && !st; i++) {
         struct gg_record record;
@@ -263,6 +266,7 @@ enum sheaf_status gg_graph_move(struct gg_graph *g, uint64_t n, struct gg_reader
 void gg_graph_free(struct gg_graph *g) {
     sheaf_free(g->ctx);
     free(g->tensors);
+    free(g->objects);
     free(g->moving);
     *g = (struct gg_graph){0};
 }

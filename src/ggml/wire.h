@@ -69,8 +69,9 @@ struct gg_graph {
     struct sheaf_context *ctx;
     struct sheaf_cgraph *graph;
     struct sheaf_tensor **tensors; /* [n] by record */
+    uint32_t *objects;             /* [n_objects] of GG_LEAF_OBJECT, by record */
     struct gg_moving *moving;      /* [n_moving] by record */
-    uint32_t n, n_moving;
+    uint32_t n, n_objects, n_moving;
 };
 /* A graph of n records; `objects` gives the tensors of GG_LEAF_OBJECT. INVALID, with a text, if the
  * bytes are no graph. */

@@ -1,12 +1,12 @@
 /* A program of ggml's in small: loads a library that stands for ggml and the plugin, and computes on
  * its devices: SHEAF, or SHEAF0, SHEAF1, ... if it has several.
- *     helper-ggml-host LIBRARY PLUGIN API [idle | close | many | layer | fault | slow | queue | exit]
+ *     helper-ggml-host LIBRARY PLUGIN API [idle | close | many | buffers | layer | fault | slow | ...]
  * Prints "refused" if the plugin stays out, else "ok" when all results were right. idle: waits for a
  * signal after the first graph. close: as a host of another API does, unloads the plugin at once. many:
- * thousands of graphs, and whether memory is lost. layer: a model's layer, node by node. fault: an op
- * that fails on one rank. slow: an op that takes longer than the limit of a collective. queue: one whose
- * device is still at it when its queue is waited for. exit: a signal's handler ends the program while a
- * graph is computed. */
+ * thousands of graphs, and whether memory is lost. buffers: hundreds of buffers of weights, few at a time.
+ * layer: a model's layer, node by node. fault: an op that fails on one rank. slow: an op that takes longer
+ * than the limit of a collective. queue: one whose device is still at it when its queue is waited for.
+ * exit: a signal's handler ends the program while a graph is computed. */
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
@@ -605,6 +605,50 @@ static void check_layer(void) {
     CALL(void (*)(void *), "ggml_free")(ctx);
 }
 
+/* Contexts of a server come and go, each with its own caches, beside a model that stays. Every third is
+ * one tensor first, then two in the same place. */
+static void check_buffers(struct model *m) {
+    enum { CONTEXTS = 300, CACHES = 3 };
+    struct gg_buffer *work = alloc(1 << 16);
+    CALL(void (*)(struct gg_buffer *, int), "ggml_backend_buffer_set_usage")
+    (work, GG_USAGE_COMPUTE);
+    set(m->w, m->values, 0, sizeof m->values);
+    set(m->x, m->values, 0, sizeof m->values);
+    for (int i = 0; i < CONTEXTS; i++) {
+        struct gg_init_params params = {.mem_size = 1 << 20};
+        void *ctx = CALL(void *(*)(struct gg_init_params), "ggml_init")(params);
+        struct gg_buffer *caches = alloc(8192);
+        float x[N] = {0}, got = 0;
+        size_t at = 0, at_work = 0;
+        struct gg_tensor *sum = NULL;
+        if (i % 3 == 0) {
+            struct gg_tensor *whole = tensor(ctx, 2 * N, 1, "cache"), *t = scale(ctx, whole, 1);
+            size_t at_whole = 0;
+            put_at(caches, whole, &at_whole);
+            put_at(work, t, &at_work);
+            set(whole, x, 0, sizeof x);
+            expect(compute(graph_of(ctx, t, 0)) == GG_STATUS_SUCCESS, "a cache of another shape");
+        }
+        for (int k = 0; k < CACHES; k++) {
+            struct gg_tensor *cache = tensor(ctx, N, 1, "cache");
+            put_at(caches, cache, &at);
+            x[0] = (float)(i + k);
+            set(cache, x, 0, sizeof x);
+            sum = sum ? add(ctx, sum, cache) : cache;
+            if (k) put_at(work, sum, &at_work);
+        }
+        expect(compute(graph_of(ctx, sum, 0)) == GG_STATUS_SUCCESS, "a graph of caches");
+        get(sum, &got, sizeof got);
+        expect(got == (float)(3 * i + 3), "the result of caches");
+        caches->iface.free_buffer(caches);
+        CALL(void (*)(void *), "ggml_free")(ctx);
+        if (i % 50) continue;
+        expect(compute(graph_of(m->ctx, m->out, 0)) == GG_STATUS_SUCCESS, "the model beside them");
+        check_sum(m, 0, 0, "the result of the model beside them");
+    }
+    work->iface.free_buffer(work);
+}
+
 /* As llama-server does at the second Ctrl-C, on the thread that computes. */
 static volatile sig_atomic_t is_computing;
 static void end_inside(int number) {
@@ -661,8 +705,11 @@ int main(int argc, char **argv) {
         return failures != 0;
     }
     if (!strcmp(mode, "many")) check_many();
-    if (!strcmp(mode, "layer")) {
-        check_layer();
+    if (!strcmp(mode, "layer") || !strcmp(mode, "buffers")) {
+        if (!strcmp(mode, "layer"))
+            check_layer();
+        else
+            check_buffers(&on[0].m);
         if (!failures) puts("ok");
         return failures != 0;
     }

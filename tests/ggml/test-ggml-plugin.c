@@ -79,6 +79,18 @@ Test(ggml_plugin, cuts_of_a_graph_in_parts) {
     cr_expect_eq(ranks(3, "fake-ggml-2", 2, "layer"), 0, "%s", out);
     shows("\nok\n");
 }
+/* The model's weight, and three caches of a context. */
+Test(ggml_plugin, numbers_of_freed_objects_are_used_again) {
+    setenv("SHEAF_BACKEND_DEBUG", "1", 1);
+    for (int n = 1; n <= 2; n++) {
+        int most = 0;
+        cr_expect_eq(ranks(n, "fake-ggml-3", 3, "buffers"), 0, "%s", out);
+        shows("\nok\n");
+        const char *line = strstr(out, " collectives of ");
+        cr_expect(line && sscanf(line, " collectives of %*u bytes, %d objects", &most) == 1);
+        cr_expect_eq(most, 4, "%d objects", most);
+    }
+}
 Test(ggml_plugin, files_that_change_places) {
     for (int n = 1; n <= 2; n++) {
         cr_expect_eq(start_ranks(n, "helper-ggml-files", "fake-ggml-3", 3, ""), 0, "%s", out);
