@@ -2,7 +2,7 @@
  *
  * Invariant: no other file of the library reads an environment variable of its own; those of
  * launchers and other libraries (OMPI_..., SLURM_...) are read where they are understood, and the
- * plugin for ggml reads what its parent process tells it (GGML_SHEAF_JOINED_FD, ggml/plugin.c). */
+ * plugin for ggml reads what its parent process tells it (GGML_SHEAF_CLAIM, ggml/claim.c). */
 #include "base/settings.h"
 
 #include <assert.h>

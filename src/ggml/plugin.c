@@ -11,8 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "ggml/claim.h"
 #include "ggml/driver.h"
 #include "ggml/groups.h"
 
@@ -249,13 +249,6 @@ static void fill_reg(void) {
                                     .get_proc_address = get_proc_address}};
 }
 
-/* sheaf-worker, the parent of this process, waits to learn whether it joins the job. */
-static void tell_parent(void) {
-    const char *fd = getenv("GGML_SHEAF_JOINED_FD");
-    if (fd && write(atoi(fd), "j", 1) != 1) return;
-    unsetenv("GGML_SHEAF_JOINED_FD");
-}
-
 static void log_host(void) {
     const char *debug = sheaf_setting_value("SHEAF_BACKEND_DEBUG");
     if (debug && !strcmp(debug, "1"))
@@ -272,8 +265,11 @@ static bool start(const void *caller) {
         return false;
     }
     log_host();
+    if (gg_claim_take()) {
+        sheaf_log(SHEAF_LOG_WARN, "SHEAF stays out of this program: %s", sheaf_last_error());
+        return false;
+    }
     fill_reg();
-    tell_parent();
     if (gg_driver_start(&host)) return false;
     n_devices = gg_driver_n_devices();
     for (size_t i = 0; i < n_devices; i++) {

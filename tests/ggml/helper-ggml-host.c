@@ -1,16 +1,18 @@
 /* A program of ggml's in small: loads a library that stands for ggml and the plugin, and computes on
  * its devices: SHEAF, or SHEAF0, SHEAF1, ... if it has several.
- *     helper-ggml-host LIBRARY PLUGIN API [idle | close | many | buffers | layer | fault | slow | ...]
+ *     helper-ggml-host LIBRARY PLUGIN API [idle | close | child | many | ...]
  * Prints "refused" if the plugin stays out, else "ok" when all results were right. idle: waits for a
- * signal after the first graph. close: as a host of another API does, unloads the plugin at once. many:
- * thousands of graphs, and whether memory is lost. buffers: hundreds of buffers of weights, few at a time.
- * layer: a model's layer, node by node. fault: an op that fails on one rank. slow: an op that takes longer
- * than the limit of a collective. queue: one whose device is still at it when its queue is waited for.
- * exit: a signal's handler ends the program while a graph is computed. */
+ * signal after the first graph. close: as a host of another API does, unloads the plugin at once. child:
+ * starts itself again, as llama-server's router does, with the mode close. many: thousands of graphs, and
+ * whether memory is lost. buffers: hundreds of buffers of weights, few at a time. layer: a model's layer,
+ * node by node. fault: an op that fails on one rank. slow: an op that takes longer than the limit of a
+ * collective. queue: one whose device is still at it when its queue is waited for. exit: a signal's handler
+ * ends the program while a graph is computed. */
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/time.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "ggml_host.h"
@@ -667,6 +669,18 @@ static void check_exit(const struct model *m) {
     }
 }
 
+static void run_child(char **argv) {
+    char mode[] = "close", *with[] = {argv[0], argv[1], argv[2], argv[3], mode, NULL};
+    int status = -1;
+    const pid_t child = vfork();
+    if (child == 0) {
+        execv(argv[0], with);
+        _exit(127);
+    }
+    waitpid(child, &status, 0);
+    expect(status == 0, "status of the child");
+}
+
 int main(int argc, char **argv) {
     void *plugin = argc < 4 ? NULL : load(argv);
     if (!plugin) return 3;
@@ -691,6 +705,10 @@ int main(int argc, char **argv) {
         fflush(stdout);
         for (int i = 0; i < 600; i++) usleep(100000);
         return 4;
+    }
+    if (!strcmp(mode, "child")) {
+        fflush(stdout);
+        run_child(argv);
     }
     if (!strcmp(mode, "exit")) check_exit(&on[0].m);
     if (!strcmp(mode, "fault")) { /* of the last device, which is in use */

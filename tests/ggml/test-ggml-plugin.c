@@ -300,6 +300,43 @@ Test(ggml_plugin, a_program_that_loads_no_backend) {
     shows("sheaf-worker: sh ended (status 5) without loading a backend\n");
     cr_expect(!strstr(out, "MPI_ABORT") && !strstr(out, "failed"), "%s", out);
 }
+/* One line, and no text of MPI's. */
+static void shows_a_second_program(void) {
+    shows("SHEAF stays out of this program: process ");
+    shows(" of this rank is or was the job's program");
+    shows("\nrefused\n");
+    shows("ok\n");
+    cr_expect(!strstr(out, "MPI_") && !strstr(out, "wrong"), "%s", out);
+}
+Test(ggml_plugin, a_second_program_stays_out) {
+    for (int n = 1; n <= 2; n++) {
+        char before[512];
+        snprintf(before, sizeof before,
+                 "mpirun --allow-run-as-root --oversubscribe -np %d '%s/bin/sheaf-worker' -- "
+                 "sh -c '\"$@\"; \"$@\"' sh",
+                 n, SHEAF_BUILD_DIR);
+        cr_expect_eq(start(before, "helper-ggml-host", "fake-ggml-3", 3, ""), 0, "%s", out);
+        shows_a_second_program();
+    }
+}
+Test(ggml_plugin, a_child_stays_out) {
+    cr_expect_eq(ranks(2, "fake-ggml-3", 3, "child"), 0, "%s", out);
+    shows_a_second_program();
+    cr_expect_eq(host("mpirun --allow-run-as-root --oversubscribe -np 1", "fake-ggml-3", 3,
+                      "child : -np 1 '" SHEAF_BUILD_DIR "/bin/sheaf-worker'"),
+                 0, "%s", out);
+    shows_a_second_program();
+}
+/* Without a launcher each is a job of its own. */
+Test(ggml_plugin, a_second_program_without_ranks) {
+    char before[512];
+    snprintf(before, sizeof before, "'%s/bin/sheaf-worker' -- sh -c '\"$@\"; \"$@\"' sh",
+             SHEAF_BUILD_DIR);
+    cr_expect_eq(start(before, "helper-ggml-host", "fake-ggml-3", 3, ""), 0, "%s", out);
+    cr_expect(!strstr(out, "refused"), "%s", out);
+    cr_expect_eq(host("env", "fake-ggml-3", 3, "child"), 0, "%s", out);
+    shows("closed\n");
+}
 Test(ggml_plugin, usage) {
     char cmd[512];
     snprintf(cmd, sizeof cmd, "'%s/bin/sheaf-worker' nonsense", SHEAF_BUILD_DIR);

@@ -7,7 +7,6 @@
  * the job, so the parent joins in its place and ends it, where MPI would abort. */
 #include <dlfcn.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
 #include <stddef.h>
@@ -20,6 +19,7 @@
 
 #include "base/launcher.h"
 #include "common/tool.h"
+#include "ggml/claim.h"
 #include "ggml/engine.h"
 #include "sheaf/sheaf.h"
 
@@ -63,8 +63,8 @@ static int fail(const char *text) {
 }
 
 /* The environment of the program: this one's and a few more, where it has none of them yet. */
-static char **environment(int joined) {
-    enum { MORE = 3, TEXT_BYTES = PATH_BYTES + 64 };
+static char **environment(void) {
+    enum { MORE = 2, TEXT_BYTES = PATH_BYTES + 64 };
     static char more[MORE][TEXT_BYTES];
     Dl_info info;
     size_t n = 0, k = 0;
@@ -72,7 +72,6 @@ static char **environment(int joined) {
     char **all = calloc(n + MORE + 1, sizeof *all);
     if (!all) return environ;
     memcpy(all, environ, n * sizeof *all);
-    snprintf(more[k++], TEXT_BYTES, "GGML_SHEAF_JOINED_FD=%d", joined);
     /* its threads would spin beside those of the kernels */
     if (!getenv("OMP_WAIT_POLICY")) snprintf(more[k++], TEXT_BYTES, "OMP_WAIT_POLICY=passive");
     if (!getenv("GGML_BACKEND_PATH") && dladdr((void *)(uintptr_t)&sheaf_version, &info) &&
@@ -120,8 +119,8 @@ static int exit_status(int status) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-static void start_program(char **argv, int joined, pid_t parent) {
-    char **with = environment(joined);
+static void start_program(char **argv, pid_t parent) {
+    char **with = environment();
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(EXIT_FAILURE);
     execvpe(argv[0], argv, with);
@@ -130,23 +129,20 @@ static void start_program(char **argv, int joined, pid_t parent) {
 }
 
 static int run_program(char **argv) {
-    int joined[2], status = 0;
-    char byte;
-    if (pipe(joined)) return fail(strerror(errno));
-    fcntl(joined[0], F_SETFD, FD_CLOEXEC);
+    int status = 0;
+    const int claim = gg_claim_make();
+    if (claim < 0) return fail(strerror(errno));
     const pid_t parent = getpid();
     program = fork();
     if (program < 0) return fail(strerror(errno));
-    if (program == 0) start_program(argv, joined[1], parent);
-    close(joined[1]);
+    if (program == 0) start_program(argv, parent);
     const struct sigaction action = {.sa_handler = pass_on};
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGHUP, &action, NULL);
     while (waitpid(program, &status, 0) < 0 && errno == EINTR) continue;
     program = 0;
-    fcntl(joined[0], F_SETFL, O_NONBLOCK);
-    if (read(joined[0], &byte, 1) == 1) return exit_status(status);
+    if (gg_claim_owner(claim)) return exit_status(status);
     fprintf(stderr, "sheaf-worker: %s ended (status %d) without loading a backend\n", argv[0],
             exit_status(status));
     return join_in_its_place(exit_status(status));
