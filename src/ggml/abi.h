@@ -19,7 +19,10 @@ enum gg_status {
     GG_STATUS_SUCCESS = 0,
 };
 enum { GG_USAGE_ANY = 0, GG_USAGE_WEIGHTS = 1, GG_USAGE_COMPUTE = 2 };
-enum { GG_DEVICE_TYPE_GPU = 1 };
+enum {
+    GG_DEVICE_TYPE_GPU = 1,
+    GG_DEVICE_TYPE_META = 4, /* several devices as one, llama.cpp's -sm tensor */
+};
 
 struct gg_buffer;
 struct gg_backend;

@@ -39,8 +39,8 @@ void gg_driver_wait(size_t device, uint64_t run);
 
 /* How buffers of this plugin are recognised; set by plugin.c. */
 struct gg_memory *gg_plugin_memory_of(const struct gg_tensor *root);
-/* Of that device's buffer type, if only in a plan: then there is no gg_memory. root has a
- * buffer. */
+/* Of that device's buffer type, if only in a plan: then there is no gg_memory. Or of ggml's meta
+ * device, which asks its devices about tensors of its own. root has a buffer. */
 bool gg_plugin_is_for_us(const struct gg_tensor *root, size_t device);
 
 #endif

@@ -77,7 +77,9 @@ struct gg_memory *gg_plugin_memory_of(const struct gg_tensor *t) {
 
 /* Memory that is only planned with lies in a buffer of this type that is not alloc_buffer's. */
 bool gg_plugin_is_for_us(const struct gg_tensor *t, size_t device) {
-    return t->buffer->buft == buft_of(device);
+    struct gg_device *of = device_of_buft(t->buffer->buft);
+    return t->buffer->buft == buft_of(device) ||
+           (of && of->iface.get_type(of) == GG_DEVICE_TYPE_META);
 }
 
 static struct gg_buffer *alloc_buffer(struct gg_buft *b, size_t size) {

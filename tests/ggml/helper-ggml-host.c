@@ -347,19 +347,32 @@ static void check_slow(struct model *m, float factor) {
 }
 
 static void free_nothing(struct gg_buffer *b) { (void)b; }
+static int32_t type_gpu(struct gg_device *d) {
+    (void)d;
+    return GG_DEVICE_TYPE_GPU;
+}
+static int32_t type_meta(struct gg_device *d) {
+    (void)d;
+    return GG_DEVICE_TYPE_META;
+}
 
 /* Before it loads a model, llama.cpp plans with caches in empty buffers of this type. A result in a
- * buffer of another type is the other device's. */
+ * buffer of another type is the other device's, but ggml's meta device asks about its own ones. */
 static void check_plans(struct model *m) {
     typedef struct gg_buffer *(*init_fn)(struct gg_buft *, struct gg_buffer_i, void *, size_t);
-    static struct gg_buft_3 another;
-    struct gg_buft *types[] = {dev->iface.get_buffer_type(dev), (struct gg_buft *)&another};
-    for (int i = 0; i < 2; i++) {
+    static struct gg_device gpu = {.iface.get_type = type_gpu},
+                            meta = {.iface.get_type = type_meta};
+    static struct gg_buft_2 v2[] = {{0}, {.device = &gpu}, {.device = &meta}};
+    static struct gg_buft_3 v3[] = {{0}, {.device = &gpu}, {.device = &meta}};
+    struct gg_buft *types[4] = {dev->iface.get_buffer_type(dev)};
+    for (int i = 0; i < 3; i++)
+        types[i + 1] = api == 2 ? (struct gg_buft *)&v2[i] : (struct gg_buft *)&v3[i];
+    for (int i = 0; i < 4; i++) {
         struct gg_tensor *cache = tensor(m->ctx, N, M, "cache"), *t = scale(m->ctx, cache, 1);
         cache->buffer = CALL(init_fn, "ggml_backend_buffer_init")(
             types[i], (struct gg_buffer_i){.free_buffer = free_nothing}, NULL, 0);
         t->view_src = cache;
-        expect(dev->iface.supports_op(dev, t) == (i == 0), "a result in a buffer of a plan");
+        expect(dev->iface.supports_op(dev, t) == (i == 0 || i == 3), "a result in another buffer");
         free(cache->buffer);
     }
 }
