@@ -106,7 +106,9 @@ enum sheaf_status sheaf_gguf_copy_kv(struct sheaf_gguf *dst, const struct sheaf_
 enum sheaf_status sheaf_gguf_add_tensor(struct sheaf_gguf *gguf, const char *name,
                                         enum sheaf_type type, int n_dims, const int64_t *ne,
                                         const void *data);
-/* A file that cannot be written whole is not left behind, and one that was there stays. */
+/* A file that cannot be written whole is not left behind, and one that was there stays. A symbolic link
+ * is followed, and a file that is replaced keeps its mode; INVALID, before any tensor is asked for, if the path
+ * names anything but a regular file. */
 enum sheaf_status sheaf_gguf_write(const struct sheaf_gguf *gguf, const char *path);
 /* *data: the bytes of tensor i, valid until the next call. A failure ends the writing with it. */
 typedef enum sheaf_status (*sheaf_gguf_source_fn)(void *user, int64_t i, const void **data);

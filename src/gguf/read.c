@@ -324,6 +324,9 @@ static enum sheaf_status read_all(struct reader *r, struct sheaf_gguf *gguf) {
 }
 
 static enum sheaf_status open_file(const char *path, struct sheaf_gguf *gguf) {
+    if (!*path)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "the name of the model file is empty: give one");
     /* O_NONBLOCK: opening a pipe must not wait for its writer */
     gguf->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (gguf->fd < 0)

@@ -1,11 +1,12 @@
 /* Collects metadata and tensors and writes them as one GGUF file, version 3.
  *
  * Owns what is set; tensor data stays the caller's. A file appears under its name only when it is
- * complete (written beside it, then renamed). */
+ * complete (written beside it, then renamed). Only a regular file is replaced. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/format.h"
@@ -276,26 +277,63 @@ enum sheaf_status sheaf_gguf_write(const struct sheaf_gguf *gguf, const char *pa
     return sheaf_gguf_write_from(gguf, path, NULL, NULL);
 }
 
+/* The file that path names, through symbolic links, as *target, and its mode, 0 if there is none yet.
+ * INVALID if it is none that may be replaced: a rename would put a file in the place of a device. */
+static enum sheaf_status find_target(const char *path, char **target, mode_t *mode) {
+    struct stat st;
+    *mode = 0;
+    *target = NULL;
+    if (!*path)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "the name of the file to write is empty: give one");
+    if (stat(path, &st) == 0) {
+        if (!S_ISREG(st.st_mode))
+            return sheaf_set_error(SHEAF_STATUS_INVALID,
+                                   "%s is %s, not a regular file: give the name of a file", path,
+                                   S_ISDIR(st.st_mode) ? "a folder" : "a device or a pipe");
+        *mode = st.st_mode & 07777;
+        *target = realpath(path, NULL);
+        if (!*target)
+            return sheaf_set_error(SHEAF_STATUS_IO, "cannot write %s: %s", path, strerror(errno));
+        return SHEAF_STATUS_SUCCESS;
+    }
+    if (lstat(path, &st) == 0 && S_ISLNK(st.st_mode))
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "%s is a symbolic link to nothing: remove it, or make its target",
+                               path);
+    *target = strdup(path);
+    return *target ? SHEAF_STATUS_SUCCESS : no_memory(path);
+}
+
 enum sheaf_status sheaf_gguf_write_from(const struct sheaf_gguf *gguf, const char *path,
                                         sheaf_gguf_source_fn source, void *user) {
-    char *part = sheaf__format("%s.part-%ld", path, (long)getpid());
-    if (!part) return no_memory(path);
-    struct writer w = {.file = fopen(part, "wbxe")};
-    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    char *target, *part = NULL;
+    mode_t mode;
+    struct writer w = {0};
+    enum sheaf_status status = find_target(path, &target, &mode);
+    if (status) goto out;
+    part = sheaf__format("%s.part-%ld", target, (long)getpid());
+    if (!part) {
+        status = no_memory(path);
+        goto out;
+    }
+    w.file = fopen(part, "wbxe");
     if (!w.file) {
         status = sheaf_set_error(SHEAF_STATUS_IO, "cannot create %s: %s", part, strerror(errno));
         goto out;
     }
     errno = 0;
+    if (mode && fchmod(fileno(w.file), mode) != 0) w.failed = true;
     write_head(&w, gguf);
     status = write_tensors(&w, gguf, source, user);
     /* on the disk before it takes the name: a power cut must not leave an empty file there */
     if (!status && !w.failed && (fflush(w.file) || fsync(fileno(w.file)))) w.failed = true;
     if (fclose(w.file) != 0) w.failed = true;
-    if (!status && (w.failed || rename(part, path) != 0))
+    if (!status && (w.failed || rename(part, target) != 0))
         status = sheaf_set_error(SHEAF_STATUS_IO, "cannot write %s: %s", path, strerror(errno));
     if (status) unlink(part);
 out:
     free(part);
+    free(target);
     return status;
 }

@@ -279,11 +279,70 @@ Test(gguf, writer_refuses_nonsense) {
 
 /* ---- hostile files ---- */
 
+static bool is_link_to(const char *link, const char *target) {
+    char text[128] = "";
+    return readlink(link, text, sizeof text - 1) > 0 && !strcmp(text, target);
+}
+
+static enum sheaf_status no_source(void *user, int64_t i, const void **data) {
+    (void)i;
+    *(bool *)user = true;
+    *data = "";
+    return sheaf_set_error(SHEAF_STATUS_FAILED, "asked for");
+}
+
+/* The writer renames a complete file into its place: a device, a pipe or a link must not be replaced by it. */
+Test(gguf, only_regular_files_are_replaced) {
+    char folder[] = "/tmp/sheaf-test-gguf-XXXXXX", file[128], link[128], other[128], cmd[128];
+    struct stat st;
+    struct sheaf_gguf *g = sheaf_gguf_new();
+    bool asked = false;
+    cr_assert_not_null(mkdtemp(folder));
+    cr_assert_eq(sheaf_gguf_set_u32(g, "a", 1), 0);
+    snprintf(file, sizeof file, "%s/file", folder);
+    snprintf(link, sizeof link, "%s/link", folder);
+    snprintf(other, sizeof other, "%s/other", folder);
+
+    cr_assert_eq(sheaf_gguf_write(g, file), 0, "%s", sheaf_last_error());
+    cr_assert_eq(chmod(file, 0600), 0);
+    cr_assert_eq(symlink("file", link), 0);
+    cr_assert_eq(sheaf_gguf_set_u32(g, "b", 1), 0);
+    const ino_t before = stat(file, &st) ? 0 : st.st_ino;
+    cr_assert_eq(sheaf_gguf_write(g, link), 0, "%s", sheaf_last_error());
+    cr_expect(is_link_to(link, "file"), "the link was replaced");
+    cr_assert_eq(stat(file, &st), 0);
+    cr_expect_neq(st.st_ino, before, "the link was not followed");
+    cr_expect_eq(st.st_mode & 07777, 0600, "mode %o", st.st_mode & 07777);
+
+    cr_assert_eq(sheaf_gguf_add_tensor(g, "t", SHEAF_TYPE_F32, 1, (int64_t[]){8}, NULL), 0);
+    cr_assert_eq(mkfifo(other, 0600), 0);
+    cr_expect_eq(sheaf_gguf_write_from(g, other, no_source, &asked), SHEAF_STATUS_INVALID);
+    cr_expect(strstr(sheaf_last_error(), "other is a device or a pipe, not a regular file"), "%s",
+              sheaf_last_error());
+    cr_expect(lstat(other, &st) == 0 && S_ISFIFO(st.st_mode), "the pipe was replaced");
+    cr_expect_eq(sheaf_gguf_write_from(g, folder, no_source, &asked), SHEAF_STATUS_INVALID);
+    cr_expect(strstr(sheaf_last_error(), "is a folder, not a regular file"), "%s",
+              sheaf_last_error());
+    cr_expect_eq(sheaf_gguf_write_from(g, "", no_source, &asked), SHEAF_STATUS_INVALID);
+    cr_expect(strstr(sheaf_last_error(), "name of the file to write is empty"), "%s",
+              sheaf_last_error());
+    cr_assert(unlink(file) == 0);
+    cr_expect_eq(sheaf_gguf_write_from(g, link, no_source, &asked), SHEAF_STATUS_INVALID);
+    cr_expect(strstr(sheaf_last_error(), "link to nothing"), "%s", sheaf_last_error());
+    cr_expect_not(asked, "a tensor was made for a file that cannot be written");
+    sheaf_gguf_free(g);
+    snprintf(cmd, sizeof cmd, "rm -r %s", folder);
+    cr_assert_eq(system(cmd), 0);
+}
+
 Test(gguf, no_file) {
     struct sheaf_gguf *g;
     cr_assert_eq(sheaf_gguf_open("/nonexistent/x.gguf", &g), SHEAF_STATUS_IO);
     cr_assert(strstr(sheaf_last_error(), "/nonexistent/x.gguf"));
     cr_assert_eq(sheaf_gguf_open("/tmp", &g), SHEAF_STATUS_INVALID);
+    cr_assert_eq(sheaf_gguf_open("", &g), SHEAF_STATUS_INVALID);
+    cr_expect(strstr(sheaf_last_error(), "name of the model file is empty"), "%s",
+              sheaf_last_error());
     unlink(path);
     cr_assert_eq(mkfifo(path, 0600), 0);
     cr_assert_eq(sheaf_gguf_open(path, &g), SHEAF_STATUS_INVALID, "a pipe must not block");
