@@ -85,9 +85,11 @@ static enum sheaf_status get_count(struct reader *r, size_t min_size, size_t *ou
     enum sheaf_status status = get_u64(r, &n, what);
     if (status) return status;
     if (n > left(r) / min_size)
-        return sheaf_set_error(SHEAF_STATUS_INVALID,
-                               "%s: %s: a count of %llu does not fit the %zu bytes that are left",
-                               r->path, what, (unsigned long long)n, left(r));
+        return sheaf_set_error(
+            SHEAF_STATUS_INVALID,
+            "%s: %s: a count of %llu does not fit the %zu bytes that are left: the "
+            "file is truncated or damaged; copy it again",
+            r->path, what, (unsigned long long)n, left(r));
     *out = (size_t)n;
     return SHEAF_STATUS_SUCCESS;
 }

@@ -596,6 +596,8 @@ Test(gguf, every_truncation_is_refused) {
     for (size_t i = 0; i < end; i++) {
         save(data, i);
         cr_assert_neq(sheaf_gguf_open(path, &g), 0, "%zu of %zu bytes were accepted", i, n);
+        cr_expect(strstr(sheaf_last_error(), "truncated or damaged; copy it again"), "%zu: %s", i,
+                  sheaf_last_error());
     }
     save(data, end);
     cr_assert_eq(sheaf_gguf_open(path, &g), 0);
