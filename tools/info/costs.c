@@ -81,10 +81,11 @@ static enum sheaf_status find_bandwidth(const struct sheaf__session *s,
     if (!speeds)
         return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory to measure the devices");
     enum sheaf_status st = sheaf__speed_measure(s->model, s->members, s->n_members, speeds);
-    c->bandwidth = st ? 0 : speeds[0];
+    double slowest = st ? 0 : speeds[0];
     for (int j = 1; !st && j < s->n_members; j++) {
-        if (speeds[j] < c->bandwidth) c->bandwidth = speeds[j];
+        if (speeds[j] < slowest) slowest = speeds[j];
     }
+    c->bandwidth = 1e9 * slowest;
     free(speeds);
     if (!st && !(c->bandwidth > 0)) c->bandwidth = assumed_bandwidth;
     snprintf(c->bandwidth_text, sizeof c->bandwidth_text,
