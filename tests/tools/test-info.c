@@ -124,6 +124,15 @@ Test(info, what_does_not_go_together, .timeout = 60) {
     }
 }
 
+/* A picture in the place of the model would be the end of the model. */
+Test(info, the_picture_is_not_the_model, .timeout = 60) {
+    cr_expect_eq(command("m=/tmp/$$.gguf; cp " MODEL " $m; '" SHEAF_BUILD_DIR
+                         "/bin/sheaf-info' -m $m --plan-dot $m; s=$?; cmp $m " MODEL
+                         " || s=9; rm $m; exit $s"),
+                 1, "%s", out);
+    cr_expect(strstr(out, "are the same file: give --plan-dot another name"), "%s", out);
+}
+
 /* A mistake is not looked for under what the devices print. */
 Test(info, says_nothing_before_a_wrong_name, .timeout = 60) {
     static const char error[] = "sheaf-info: --layer 99: the model's layers are 0..3\n";

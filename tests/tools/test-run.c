@@ -532,6 +532,41 @@ Test(run, bad_files) {
     fails_everywhere(args, "architecture 'mamba' is not supported; supported are llama");
 }
 
+static long size_of(const char *path) {
+    FILE *f = fopen(path, "rb");
+    if (!f) return -1;
+    const long n = fseek(f, 0, SEEK_END) ? -1 : ftell(f);
+    fclose(f);
+    return n;
+}
+
+/* No output may be a file that is read, or another output. */
+Test(run, outputs_that_are_inputs) {
+    char model[128], link[128], text[128], args[1024], cmd[512];
+    snprintf(model, sizeof model, "%s/m.gguf", dir);
+    snprintf(link, sizeof link, "%s/link", dir);
+    snprintf(text, sizeof text, "%s/text", dir);
+    snprintf(cmd, sizeof cmd, "cp " Q8_0 " %s && ln -s m.gguf %s && echo In the beginning > %s",
+             model, link, text);
+    cr_assert_eq(system(cmd), 0);
+    const long bytes = size_of(model);
+    snprintf(args, sizeof args, "-m %s -p x -n 1 --logits %s", model, model);
+    fails(SANITIZED ? 0 : 2, args, "are the same file: give --logits another name");
+    snprintf(args, sizeof args, "-m %s -p x -n 1 --trace %s", model, link);
+    fails(0, args, "are the same file: give --trace another name");
+    cr_expect_eq(size_of(model), bytes, "the model was written over");
+    snprintf(args, sizeof args, "-m %s -f %s -n 1 --logits %s", model, text, text);
+    fails(0, args, "--file ");
+    snprintf(args, sizeof args, "-m %s --perplexity %s --trace %s", model, text, text);
+    fails(0, args, "--perplexity ");
+    cr_expect_eq(size_of(text), 17, "the prompt was written over");
+    snprintf(args, sizeof args, "-m %s -p x -n 1 --logits %s/new --trace %s/./new", model, dir,
+             dir);
+    fails(0, args, "are the same file");
+    cr_assert_eq(sheaf_run(0, NULL, "-m " Q8_0 " -p x -n 1 --logits /dev/null --trace /dev/null"),
+                 0, "%s", out);
+}
+
 Test(run, context_is_checked) {
     fails(2, "-m " F32 " -c 8 -p 'In the beginning God created the heaven and the earth'",
           "more than the context of 8");

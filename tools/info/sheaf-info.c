@@ -8,6 +8,7 @@
 
 #include "check.h"
 #include "common/devices.h"
+#include "common/files.h"
 #include "common/json.h"
 #include "common/output.h"
 #include "forecast.h"
@@ -146,12 +147,20 @@ static enum sheaf_status count_shares(struct options *o) {
     return status;
 }
 
+/* The picture must not be the model. */
+static enum sheaf_status check_files(const struct options *o) {
+    const struct tool_file files[] = {{"--model", o->params.path, false},
+                                      {"--plan-dot", o->plan_options.dot, true}};
+    return sheaf_world_rank() ? SHEAF_STATUS_SUCCESS : tool_check_files(files, 2);
+}
+
 /* Hosts and devices, the links between them, and a model; nothing is printed if a name is wrong. */
 static enum sheaf_status run(struct options *o) {
     struct sheaf__session *s = NULL;
     struct plan_costs costs = {0};
     const bool model = o->params.path || o->preset;
-    enum sheaf_status status = count_shares(o);
+    enum sheaf_status status = sheaf_world_agree(check_files(o), "reading the options");
+    if (!status) status = count_shares(o);
     if (!status && !o->preset) status = sheaf__session_name_devices(o->params.devices);
     if (!status && model) status = open_session(o, &s);
     if (!status && o->plan && o->plan_options.layer >= s->model->hp.n_layer)

@@ -14,6 +14,7 @@
 #include "sheaf/world.h"
 
 #include "common/devices.h"
+#include "common/files.h"
 #include "common/progress.h"
 #include "run.h"
 
@@ -33,17 +34,32 @@ static bool is_root(void) { return sheaf_world_rank() == 0; }
 
 /* A file that cannot be created is noticed before the work, not behind it. */
 static enum sheaf_status check_trace(const struct run_options *o) {
-    FILE *f = o->trace && is_root() ? fopen(o->trace, "abe") : NULL;
+    FILE *f = o->trace ? fopen(o->trace, "abe") : NULL;
     if (f) fclose(f);
-    if (f || !o->trace || !is_root()) return SHEAF_STATUS_SUCCESS;
+    if (f || !o->trace) return SHEAF_STATUS_SUCCESS;
     return sheaf_set_error(SHEAF_STATUS_IO, "cannot create %s: %s", o->trace, strerror(errno));
+}
+
+/* No output may be a file that is read, or another output. */
+static enum sheaf_status check_files(const struct run_options *o) {
+    const bool standard = o->file && !strcmp(o->file, "-");
+    const struct tool_file files[] = {
+        {"--model", o->model, false},
+        {"--file", standard ? NULL : o->file, false},
+        {"--perplexity", o->perplexity, false},
+        {"--logits", o->logits, true},
+        {"--trace", o->trace, true},
+    };
+    if (!is_root()) return SHEAF_STATUS_SUCCESS;
+    const enum sheaf_status status = tool_check_files(files, sizeof files / sizeof *files);
+    return status ? status : check_trace(o);
 }
 
 static enum sheaf_status prepare(struct run *r) {
     struct run_options *o = r->o;
     unsigned char talk;
     o->asked_conversation = o->conversation;
-    enum sheaf_status status = check_trace(o);
+    enum sheaf_status status = check_files(o);
     if (!status) status = run_read_prompt(o, &r->text, &r->text_len, &o->conversation);
     status = tool_await_input(status, "the prompt");
     if (o->any_seed && getrandom(&o->sampler.seed, sizeof o->sampler.seed, 0) < 0 && !status)
