@@ -567,6 +567,20 @@ Test(run, outputs_that_are_inputs) {
                  0, "%s", out);
 }
 
+/* A run that cannot begin leaves the logits of the last one. */
+Test(run, a_bad_prompt_leaves_the_logits) {
+    char args[512], path[128];
+    snprintf(path, sizeof path, "%s/logits", dir);
+    snprintf(args, sizeof args, "-m " Q8_0 " -p x -n 1 --logits %s", path);
+    cr_assert_eq(sheaf_run(0, NULL, args), 0, "%s", out);
+    const long bytes = size_of(path);
+    cr_assert_gt(bytes, 0);
+    snprintf(args, sizeof args, "-m " Q8_0 " -c 2 -p 'In the beginning God' -n 1 --logits %s",
+             path);
+    fails(0, args, "more than the context of 2");
+    cr_expect_eq(size_of(path), bytes, "the logits were emptied");
+}
+
 Test(run, context_is_checked) {
     fails(2, "-m " F32 " -c 8 -p 'In the beginning God created the heaven and the earth'",
           "more than the context of 8");

@@ -52,6 +52,14 @@ static enum sheaf_status show_prompt(const struct answer *a, const struct sheaf_
     return status;
 }
 
+/* At the prompt and not before: opening the file empties one that was there. */
+static enum sheaf_status open_logits(struct answer *a) {
+    if (!a->o->logits || !is_root()) return SHEAF_STATUS_SUCCESS;
+    a->logits_file = fopen(a->o->logits, "wbe");
+    if (a->logits_file) return SHEAF_STATUS_SUCCESS;
+    return sheaf_set_error(SHEAF_STATUS_IO, "cannot create %s: %s", a->o->logits, strerror(errno));
+}
+
 static enum sheaf_status keep_prompt(struct answer *a, const struct sheaf_model_event *e) {
     struct run_result *r = a->r;
     int32_t *grown = realloc(r->prompt, (e->n + 1) * sizeof *grown);
@@ -59,7 +67,8 @@ static enum sheaf_status keep_prompt(struct answer *a, const struct sheaf_model_
     r->prompt = grown;
     r->n_prompt = e->n;
     memcpy(r->prompt, e->ids, e->n * sizeof *r->prompt);
-    return show_prompt(a, e);
+    const enum sheaf_status status = open_logits(a);
+    return status ? status : show_prompt(a, e);
 }
 
 static enum sheaf_status keep_text(struct answer *a, const char *text, size_t n) {
@@ -139,13 +148,6 @@ static enum sheaf_status choose_chat(struct answer *a) {
     return SHEAF_STATUS_SUCCESS;
 }
 
-static enum sheaf_status open_logits(struct answer *a) {
-    if (!a->o->logits || !is_root()) return SHEAF_STATUS_SUCCESS;
-    a->logits_file = fopen(a->o->logits, "wbe");
-    if (a->logits_file) return SHEAF_STATUS_SUCCESS;
-    return sheaf_set_error(SHEAF_STATUS_IO, "cannot create %s: %s", a->o->logits, strerror(errno));
-}
-
 /* Why there is no text, if that is not what was asked for. */
 static void explain_empty(const struct answer *a, const struct sheaf_model_result *made) {
     const char *why = NULL;
@@ -178,7 +180,6 @@ static enum sheaf_status prepare(struct answer *a) {
     enum sheaf_status status = sheaf_model_get_info(a->model, &info);
     a->n_vocab = info.n_vocab;
     if (!status) status = choose_chat(a);
-    if (!status) status = open_logits(a);
     return sheaf_world_agree(status, "preparing the prompt");
 }
 
