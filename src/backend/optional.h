@@ -16,6 +16,10 @@
  * members then compute that node whole. */
 #define SHEAF__TAKES_SLICE_PROC "sheaf_takes_slice_1"
 
+/* const char *(void): what the devices of the entry round operands of products to, as a setting of the process names
+ * it: members of one meta device must be alike in it. */
+#define SHEAF__ROUNDING_PROC "sheaf_rounding_1"
+
 /* A flag of a node that nothing outside of its graph reads: a device may compute it together with
  * the node that does, and leave its memory as it was. */
 enum { SHEAF__TENSOR_INTERNAL = 1 << 19 };

@@ -129,7 +129,9 @@ static enum sheaf_status agree_on_sums(bool *whole_sums) {
     enum sheaf_status st = sheaf__setting_choice(SHEAF__SET_SPLIT_SUMS, &choice);
     st = sheaf_world_agree(st, "meta device");
     *whole_sums = sheaf__whole_sums();
-    return st ? st : sheaf__same_setting("SHEAF_SPLIT_SUMS", *whole_sums ? "whole" : "partial");
+    return st ? st
+              : sheaf__same_setting("SHEAF_SPLIT_SUMS", *whole_sums ? "whole" : "partial",
+                                    "--split-sums");
 }
 
 enum sheaf_status sheaf_backend_meta_device(const sheaf_backend_dev_t *devs, size_t n_devs,

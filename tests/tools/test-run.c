@@ -1,5 +1,6 @@
 /* sheaf-run as its users start it: alone and under mpirun, with good and with bad input. */
 #include <criterion/criterion.h>
+#include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -631,15 +632,19 @@ Test(run, a_prompt_that_comes_late) {
 /* mpirun hands an environment to the ranks of its own host only. */
 Test(run, different_settings_on_two_ranks) {
     static const char *const cases[][2] = {
-        {"SHEAF_SPLIT_SUMS=whole", "SHEAF_SPLIT_SUMS is 'partial' on rank 0 and 'whole' here"},
-        {"SHEAF_COMM_DEVICE=off", "SHEAF_COMM_DEVICE is 'auto' on rank 0 and 'off' here"},
+        {"SHEAF_SPLIT_SUMS=whole", "SHEAF_SPLIT_SUMS is 'partial' on rank 0 (*) and 'whole' on "
+                                   "rank 1 (*or the option --split-sums"},
+        {"SHEAF_COMM_DEVICE=off",
+         "SHEAF_COMM_DEVICE is 'auto' on rank 0 (*) and 'off' on rank 1 ("},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char command[512];
         snprintf(command, sizeof command, "[ $R = 1 ] && export %s; exec $RUN -m " F32 " -p x",
                  cases[i][0]);
         cr_assert_gt(on_ranks(2, command), 0);
-        cr_assert(strstr(out, cases[i][1]), "%s", out);
+        char pattern[256];
+        snprintf(pattern, sizeof pattern, "*%s*", cases[i][1]);
+        cr_assert_eq(fnmatch(pattern, out, 0), 0, "%s", out);
         cr_assert_eq(count("sheaf-run: "), 1, "%s", out);
     }
 }

@@ -142,14 +142,14 @@ static enum sheaf_status read_mode(enum mode *mode, const char **only) {
         return SHEAF_STATUS_SUCCESS;
     }
     return sheaf_set_error(SHEAF_STATUS_INVALID,
-                           "environment variable SHEAF_COMM_DEVICE is '%.40s'; it is off, auto, "
+                           "setting SHEAF_COMM_DEVICE is '%.40s'; it is off, auto, "
                            "require or the name of a module that is loaded",
                            text);
 }
 
 static enum sheaf_status same_setting(enum sheaf__setting setting, const char *unset) {
     const char *text = sheaf__setting_text(setting);
-    return sheaf__same_setting(sheaf__setting_name(setting), text && *text ? text : unset);
+    return sheaf__same_setting(sheaf__setting_name(setting), text && *text ? text : unset, NULL);
 }
 
 /* Every member's ballot, in member order; *i: the module of this rank. */

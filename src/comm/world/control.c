@@ -330,6 +330,15 @@ enum sheaf_status sheaf_world_gather_v(const void *send, void *recv, const size_
     return st;
 }
 
+/* Does the text begin with a rank, as one does that was agreed on before? */
+static bool names_rank(const char *text) {
+    int rank = -1;
+    if (sscanf(text, "rank %d", &rank) != 1 || rank < 0 || rank >= sheaf_world_size()) return false;
+    const char *name = sheaf__rank_text(rank);
+    const size_t n = strlen(name);
+    return !strncmp(text, name, n) && !strncmp(text + n, ": ", 2);
+}
+
 enum sheaf_status sheaf_world_agree(enum sheaf_status mine, const char *what) {
     enum { STATUS_BYTES = 4, TEXT_BYTES = 764, VOTE_BYTES = STATUS_BYTES + TEXT_BYTES };
     struct sheaf__world *w = sheaf__world();
@@ -348,8 +357,11 @@ enum sheaf_status sheaf_world_agree(enum sheaf_status mine, const char *what) {
         st = (enum sheaf_status)(int32_t)(uint32_t)sheaf__get_le(v, STATUS_BYTES);
         if (!st) continue;
         w->reporter = r;
-        sheaf_set_error(st, "%s: %.*s", sheaf__rank_text(r), TEXT_BYTES - 1,
-                        (const char *)v + STATUS_BYTES);
+        char text[TEXT_BYTES];
+        memcpy(text, v + STATUS_BYTES, sizeof text);
+        text[sizeof text - 1] = 0;
+        const bool named = names_rank(text);
+        sheaf_set_error(st, "%s%s%s", named ? "" : sheaf__rank_text(r), named ? "" : ": ", text);
     }
     free(votes);
     return st;
