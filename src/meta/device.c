@@ -2,7 +2,9 @@
  * in other files. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "backend/optional.h"
 #include "backend/registry.h"
 #include "base/settings.h"
 #include "base/sized.h"
@@ -134,6 +136,25 @@ static enum sheaf_status agree_on_sums(bool *whole_sums) {
                                     "--split-sums");
 }
 
+/* What this rank's CPU members round activations to; "" if it has none. */
+static const char *rounding_here(const sheaf_backend_dev_t *devs, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        const bool here = sheaf_world_device_rank(devs[i]) == sheaf_world_rank();
+        sheaf_backend_reg_t reg = here ? sheaf_backend_dev_backend_reg(devs[i]) : NULL;
+        void *found = reg ? sheaf_backend_reg_get_proc_address(reg, SHEAF__ROUNDING_PROC) : NULL;
+        const char *(*rounding)(void);
+        memcpy(&rounding, &found, sizeof rounding); /* as in members.c */
+        if (found) return rounding();
+    }
+    return "";
+}
+
+/* Members that round otherwise than others make results that are neither mode's. */
+static enum sheaf_status agree_on_rounding(const sheaf_backend_dev_t *devs, size_t n) {
+    return sheaf__same_setting("SHEAF_CPU_ACTIVATIONS", rounding_here(devs, n),
+                               "--fast, which is q8");
+}
+
 enum sheaf_status sheaf_backend_meta_device(const sheaf_backend_dev_t *devs, size_t n_devs,
                                             sheaf_backend_meta_get_split_state_fn get_split_state,
                                             const void *user,
@@ -146,6 +167,7 @@ enum sheaf_status sheaf_backend_meta_device(const sheaf_backend_dev_t *devs, siz
     if (!st) st = take_params(params, &p);
     st = sheaf_world_agree(st, "meta device");
     if (!st) st = agree_on_sums(&whole_sums);
+    if (!st) st = agree_on_rounding(devs, n_devs);
     if (st) return st;
     struct meta_device *m = calloc(1, sizeof *m);
     if (m) {

@@ -636,6 +636,8 @@ Test(run, different_settings_on_two_ranks) {
                                    "rank 1 (*or the option --split-sums"},
         {"SHEAF_COMM_DEVICE=off",
          "SHEAF_COMM_DEVICE is 'auto' on rank 0 (*) and 'off' on rank 1 ("},
+        {"SHEAF_CPU_ACTIVATIONS=q8", "SHEAF_CPU_ACTIVATIONS is 'f32' on rank 0 (*) and 'q8' on "
+                                     "rank 1 (*or the option --fast"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char command[512];
@@ -647,6 +649,10 @@ Test(run, different_settings_on_two_ranks) {
         cr_assert_eq(fnmatch(pattern, out, 0), 0, "%s", out);
         cr_assert_eq(count("sheaf-run: "), 1, "%s", out);
     }
+    /* of a rank without a CPU member the setting does not count */
+    cr_assert_eq(on_ranks(2, "[ $R = 1 ] && export SHEAF_CPU_ACTIVATIONS=q8; exec $RUN -m " F32
+                             " -p x -n 1 --devices CPU0@0"),
+                 0, "%s", out);
 }
 
 Test(run, interrupts_end_all_ranks) {
