@@ -107,6 +107,16 @@ Test(info, members_of_the_shares, .timeout = 60) {
     cr_expect_eq(info("-m " MODEL " --split 3,x"), 1, "%s", out);
 }
 
+/* As sheaf-run has it. */
+Test(info, a_context_of_0_is_the_whole, .timeout = 60) {
+    cr_assert_eq(info("-m " MODEL " --members 2 --ctx 0 --json"), 0, "%s", out);
+    cr_expect(strstr(out, "\"context\": 256,"), "%s", out);
+    cr_assert_eq(info("--preset llama-8b --members 2 --ctx 0 --json"), 0, "%s", out);
+    cr_expect(strstr(out, "\"context\": 131072,"), "%s", out);
+    cr_assert_eq(info("--preset llama-8b --members 2 --json"), 0, "%s", out);
+    cr_expect(strstr(out, "\"context\": 4096,"), "%s", out);
+}
+
 Test(info, what_does_not_go_together, .timeout = 60) {
     static const char *const cases[][2] = {
         {"--members 2", "want a model (-m) or --preset"},
@@ -117,6 +127,13 @@ Test(info, what_does_not_go_together, .timeout = 60) {
         {"-m " MODEL " --members 2 --gflops 0", "--gflops wants a number"},
         {"-m " MODEL " --members 1,x", "--members wants at most"},
         {"-m " MODEL " --link foo", "--link is shm, 1gbe"},
+        {"--past 9", "--link, --bandwidth, --gflops and --past want a model"},
+        {"--link 10gbe", "--link, --bandwidth, --gflops and --past want a model"},
+        {"--bandwidth 10", "--link, --bandwidth, --gflops and --past want a model"},
+        {"-m " MODEL " --mix Q8_0", "--mix wants --preset"},
+        {"--check -m " MODEL " --members 3", "--check looks at the hosts"},
+        {"--check -m " MODEL " --split 3,1", "--check looks at the hosts"},
+        {"--postmortem /nowhere -m " MODEL, "--postmortem reads dumps only"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         cr_expect_eq(info(cases[i][0]), 2, "%s: %s", cases[i][0], out);

@@ -66,6 +66,19 @@ Test(options, values_in_the_same_argument, .timeout = 60) {
     fails("sheaf-run -m x -p y -s -2", "-s, --seed wants a whole number >= 0, or -1");
 }
 
+/* Without effect, or refused later with the name of a setting that was not given. */
+Test(options, that_do_not_fit, .timeout = 60) {
+    fails("sheaf-run -m x -p y --ppl-tokens 10", "want --perplexity FILE");
+    fails("sheaf-run -m x -p y --ppl-lines", "want --perplexity FILE");
+    fails("sheaf-run -m x --perplexity y --logits z", "--perplexity chooses no tokens");
+    fails("sheaf-run -m x --perplexity y -c 1", "give a --ctx of 2 or more");
+    fails("sheaf-run -m x -p y -t 2000", "-t, --threads wants a whole number from 1 to 1024");
+    fails("sheaf-bench -m x -t 2000", "-t, --threads wants a whole number from 1 to 1024");
+    fails("sheaf-run -m x -p y --experts z", "--experts is auto, columns, rows or whole, not 'z'");
+    fails("sheaf-run -m x -p y --overlap z", "--overlap is auto, on or off, not 'z'");
+    fails("sheaf-bench -m x --overlap z", "--overlap is auto, on or off, not 'z'");
+}
+
 /* Names and habits of other programs: taken, explained, or refused with a reason. */
 Test(options, of_other_programs, .timeout = 60) {
     fails("sheaf-run -m x -p y --grammar z", "--grammar: answers are not constrained here");

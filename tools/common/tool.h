@@ -5,7 +5,12 @@
 
 #include "common/options.h"
 
-enum { TOOL_FAILED = 1, TOOL_BAD_USAGE = 2, TOOL_INTERRUPTED = 130 };
+enum {
+    TOOL_FAILED = 1,
+    TOOL_BAD_USAGE = 2,
+    TOOL_INTERRUPTED = 130,
+    TOOL_MAX_THREADS = 1024, /* as SHEAF_CPU_THREADS has it, so that the message names the option */
+};
 
 /* Is this process the first of its job? Known before the ranks meet, by the variables of launchers;
  * true without one. */

@@ -29,8 +29,10 @@ static const struct option option_table[] = {
      "for N members that the job need not have (one process with --split 3,1: 2); several: a row "
      "each (with --preset 1,2,..1024)",
      NULL},
-    {"--ctx", "-c --ctx-size", OPTION_INT, AT(n_ctx), 0, 1, 1 << 24, "N",
-     "tokens of context that the cache is made for (the model's, at most 4096)", NULL},
+    {"--ctx", "-c --ctx-size", OPTION_INT, AT(n_ctx), 0, 0, 1 << 24, "N",
+     "tokens of context that the cache is made for, 0: all that the model was trained on (the "
+     "model's, at most 4096)",
+     NULL},
     {"--batch", "-b --batch-size", OPTION_INT, AT(n_batch), 0, 1, 1 << 16, "N",
      "prompt tokens evaluated at once (512)", NULL},
     {"--kv-type", "-ctk --cache-type-k", OPTION_TYPE, AT(params.kv_type), 0, 0, 0, "TYPE",
@@ -86,11 +88,19 @@ static enum sheaf_status check_model(const struct options *o) {
     const bool model = o->params.path || o->preset;
     if (!o->params.path && o->params.devices)
         return sheaf_set_error(SHEAF_STATUS_INVALID, "--devices wants a model (-m)");
-    if (!model &&
-        (o->params.split || o->split_sums || o->n_members || o->tensors || o->json || o->n_ctx))
+    if (!model && (o->params.split || o->split_sums || o->n_members || o->tensors || o->json ||
+                   o->n_ctx >= 0))
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "--split, --split-sums, --members, --tensors, --json and --ctx want "
                                "a model (-m) or --preset");
+    if (!model &&
+        (o->plan_options.link || !isnan(o->bandwidth) || !isnan(o->gflops) || o->past >= 0))
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "--link, --bandwidth, --gflops and --past want a model (-m) or "
+                               "--preset; --links measures the links of the job");
+    if (o->mix && !o->preset)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "--mix wants --preset: a file has its own types");
     if (o->params.path && o->preset)
         return sheaf_set_error(SHEAF_STATUS_INVALID, "give one of -m and --preset");
     if (o->n_members > 1 && (o->plan || o->plan_options.dot || o->tensors))
@@ -101,6 +111,20 @@ static enum sheaf_status check_model(const struct options *o) {
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "--json has memory, collectives and speeds: leave out --plan, "
                                "--links, --tensors, --check, --postmortem");
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* What looks at something else than a model's cut takes no options about that. */
+static enum sheaf_status check_alone(const struct options *o) {
+    const bool more = o->preset || o->params.split || o->split_sums || o->params.devices ||
+                      o->n_members || o->tensors || o->links || o->plan || o->plan_options.dot;
+    if (o->check && (more || o->postmortem))
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "--check looks at the hosts, and at the file of -m: leave out all "
+                               "other options");
+    if (o->postmortem && (more || o->params.path))
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "--postmortem reads dumps only: leave out all other options");
     return SHEAF_STATUS_SUCCESS;
 }
 
@@ -138,7 +162,7 @@ enum sheaf_status info_options_parse(int argc, char **argv, struct options *o) {
                           .bandwidth = NAN,
                           .gflops = NAN,
                           .n_batch = 512,
-                          .mix = "Q4_K_M",
+                          .n_ctx = -1,
                           .past = -1,
                           .n_tokens = -1,
                           .layer = -1};
@@ -146,10 +170,12 @@ enum sheaf_status info_options_parse(int argc, char **argv, struct options *o) {
     if (status || o->help || o->version) return status;
     if (o->settings && argc > 2)
         return sheaf_set_error(SHEAF_STATUS_INVALID, "--settings takes no other options");
-    o->params.n_ctx = o->n_ctx;
+    o->params.n_ctx = o->n_ctx < 0 ? 0 : o->n_ctx ? o->n_ctx : -1;
     if (o->preset && !o->n_members)
         for (int64_t n = 1; n <= 1024; n *= 2) o->members[o->n_members++] = n;
     enum sheaf_status checked = check_model(o);
+    if (!checked) checked = check_alone(o);
     if (!checked) checked = check_plan(o);
+    if (!o->mix) o->mix = "Q4_K_M";
     return checked ? checked : tool_set_sums(o->split_sums);
 }

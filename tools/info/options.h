@@ -14,7 +14,7 @@ struct options {
     int64_t members[OPTION_MAX_LIST]; /* numbers of imagined members */
     int n_members;                    /* 0: the job's devices */
     int64_t past, n_tokens, layer;    /* -1: not given */
-    int64_t n_ctx, n_batch;           /* n_ctx 0: the model's */
+    int64_t n_ctx, n_batch;           /* n_ctx -1: not given; 0: all of the model's */
     float bandwidth, gflops;          /* GB/s, GFLOP/s; NAN: not given */
     const char *postmortem, *preset, *mix;
     bool links, plan, check, tensors, json, settings, help, version;

@@ -114,7 +114,8 @@ static enum sheaf_status forecasts(struct options *o, const struct sheaf__sessio
     const char *name = o->preset ? o->preset : sheaf_gguf_path(s->model->gguf);
     struct sheaf__policy *imagined = NULL;
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
-    if (!o->n_ctx) o->n_ctx = s->n_ctx ? s->n_ctx : 4096;
+    if (o->n_ctx <= 0)
+        o->n_ctx = s->n_ctx ? s->n_ctx : o->n_ctx == 0 ? s->model->hp.n_ctx_train : 4096;
     if (o->json)
         json_head(s->model, name, priced ? costs : NULL);
     else

@@ -62,14 +62,14 @@ static const struct option options[] = {
      NULL},
     {"--list-devices", NULL, OPTION_FLAG, AT(list_devices), 0, 0, 0, NULL,
      "print the devices of the job and end", NULL},
-    {"--threads", "-t", OPTION_INT, AT(threads), 0, 1, 4096, "N",
+    {"--threads", "-t", OPTION_INT, AT(threads), 0, 1, TOOL_MAX_THREADS, "N",
      "of each CPU device (SHEAF_CPU_THREADS, or its cores)", NULL},
-    {"--experts", NULL, OPTION_TEXT, AT(experts), 0, 0, 0, "E",
-     "auto, columns, rows, whole: how experts are cut (auto)", NULL},
-    {"--overlap", NULL, OPTION_TEXT, AT(overlap), 0, 0, 0, "O",
+    {"--experts", NULL, OPTION_CHOICE, AT(experts), 0, 0, 0, "E",
+     "auto, columns, rows, whole: how experts are cut (auto)", "auto|columns|rows|whole"},
+    {"--overlap", NULL, OPTION_CHOICE, AT(overlap), 0, 0, 0, "O",
      "auto, on, off: prompts in two chunks, of which one computes while the sums of the other "
      "travel (auto: where that should be faster)",
-     NULL},
+     "auto|on|off"},
     {"--wire", NULL, OPTION_CHOICE, AT(wire), 0, 0, 0, "TYPE",
      "f32, bf16, q8_0: how sums travel between hosts; bf16 and q8_0 lose precision "
      "(SHEAF_COMM_WIRE, or f32)",
@@ -139,12 +139,22 @@ static enum sheaf_status check_text(const struct run_options *o) {
     if (!!o->prompt + !!o->file + !!o->perplexity > 1)
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "give one of -p TEXT, -f FILE and --perplexity FILE");
+    if (o->perplexity && o->n_ctx == 1)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "--perplexity predicts tokens from those before them in windows of "
+                               "--ctx: give a --ctx of 2 or more, not 1");
     if (o->embedding && (o->perplexity || o->logits || o->chat))
         return sheaf_set_error(SHEAF_STATUS_INVALID, "--embedding writes no text: leave out "
                                                      "--perplexity, --logits, --chat");
     if (o->no_chat && (o->chat || *o->system || o->conversation))
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "--no-chat has no messages: leave out --chat, --system, -cnv");
+    if (!o->perplexity && (o->ppl_tokens || o->ppl_lines))
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "--ppl-tokens and --ppl-lines want "
+                                                     "--perplexity FILE");
+    if (o->perplexity && (o->logits || o->ids))
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "--perplexity chooses no tokens: leave out --logits, --ids");
     if (o->conversation &&
         (o->perplexity || o->embedding || o->json || o->ids || o->logits || o->file))
         return sheaf_set_error(SHEAF_STATUS_INVALID,
