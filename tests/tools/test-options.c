@@ -44,6 +44,18 @@ Test(options, help_and_version_of_every_tool, .timeout = 120) {
     }
 }
 
+/* The scripts that build and run answer before they build. */
+Test(options, help_of_the_scripts, .timeout = 60) {
+    static const char *const scripts[] = {"run", "run-llama"};
+    for (size_t i = 0; i < sizeof scripts / sizeof *scripts; i++) {
+        char cmd[512];
+        snprintf(cmd, sizeof cmd, "exec '" SHEAF_SOURCE_DIR "/scripts/%s' -np 3 --help",
+                 scripts[i]);
+        cr_expect_eq(run_command(cmd, 10, out, sizeof out), 0, "%s: %s", scripts[i], out);
+        cr_expect(strstr(out, "Installs what is missing") == out, "%s: %s", scripts[i], out);
+    }
+}
+
 /* Tasks of srun without PMI or PMIx may be programs of one: each answers. Of ranks, the first does. */
 Test(options, tasks_of_srun_answer_each, .timeout = 60) {
     setenv("SLURM_PROCID", "1", 1);
