@@ -107,6 +107,20 @@ Test(postmortem, refuses_what_is_no_dump) {
     }
 }
 
+/* A file that was cut short is named, and the dumps of the other ranks are read. */
+Test(postmortem, goes_on_after_a_damaged_dump) {
+    cr_assert_eq(
+        run_command("d=$(mktemp -d); printf 'sheaf-flight 1\nrank 1 of 3\n' > $d/b.flight; "
+                    ": > $d/a.flight; echo nonsense > $d/c.flight; '" SHEAF_BUILD_DIR
+                    "/bin/sheaf-info' --postmortem $d; s=$?; rm -rf $d; exit $s",
+                    20, out, sizeof out),
+        0, "%s", out);
+    cr_expect(strstr(out, "/a.flight is no dump of a flight recorder"), "%s", out);
+    cr_expect(strstr(out, "/c.flight is no dump of a flight recorder"), "%s", out);
+    cr_expect(strstr(out, "\nrank 1 "), "%s", out);
+    cr_expect(strstr(out, "\nrank 0 left no dump that can be read\n"), "%s", out);
+}
+
 /* Of a large job few ranks may have written; the others are not a line each. */
 Test(postmortem, names_ranks_without_dumps_together) {
     cr_assert_eq(run_command("d=$(mktemp -d); for r in 1 2 40000; do printf 'sheaf-flight 1\\nrank "

@@ -40,7 +40,7 @@ struct dump {
 
 struct dumps {
     struct dump *list;
-    int n;
+    int n, n_bad; /* n_bad: files that were named and left out */
     size_t cap;
 };
 
@@ -135,6 +135,8 @@ static int by_rank(const void *a, const void *b) {
 
 /* All must be of one job; they get the order of their ranks. */
 static enum sheaf_status line_up(struct dumps *all, const char *dir) {
+    if (!all->n && all->n_bad)
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "%s holds no dump that can be read", dir);
     if (!all->n)
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "%s holds no *.flight files; a job writes them when it fails and "
@@ -150,6 +152,13 @@ static enum sheaf_status line_up(struct dumps *all, const char *dir) {
     return SHEAF_STATUS_SUCCESS;
 }
 
+/* A dump that was cut short must not hide what the other ranks left. */
+static void leave_out(struct dumps *out) {
+    printf("left out: %s\n", sheaf_last_error());
+    sheaf_clear_error();
+    out->n_bad++;
+}
+
 static enum sheaf_status read_all(const char *dir, struct dumps *out) {
     DIR *d = opendir(dir);
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
@@ -160,8 +169,12 @@ static enum sheaf_status read_all(const char *dir, struct dumps *out) {
         if (n < 7 || strcmp(e->d_name + n - 7, ".flight")) continue;
         struct dump *p = next_dump(out);
         snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
-        st = p ? open_dump(path, p) : SHEAF_STATUS_ALLOC_FAILED;
-        if (!st) out->n++;
+        if (!p)
+            st = SHEAF_STATUS_ALLOC_FAILED;
+        else if (!open_dump(path, p))
+            out->n++;
+        else
+            leave_out(out);
     }
     closedir(d);
     return st ? st : line_up(out, dir);
@@ -189,11 +202,17 @@ static void print_record(const struct record *r) {
 }
 
 /* Ranks first to last, if there is any. */
-static void print_missing(int first, int last) {
+static void print_missing(const struct dumps *all, int first, int last) {
+    if (first > last) return;
     if (first == last)
-        printf("rank %d left no dump: no rank of its host survived it\n", first);
-    else if (first < last)
-        printf("ranks %d to %d left no dumps: no rank of their hosts survived them\n", first, last);
+        printf("rank %d left no dump", first);
+    else
+        printf("ranks %d to %d left no dumps", first, last);
+    if (all->n_bad)
+        puts(" that can be read");
+    else
+        puts(first == last ? ": no rank of its host survived it"
+                           : ": no rank of their hosts survived them");
 }
 
 static void print_ranks(const struct dumps *all) {
@@ -223,10 +242,10 @@ static void print_ranks(const struct dumps *all) {
     int next = 0;
     for (int i = 0; i < all->n; i++) {
         const int rank = all->list[i].rank;
-        print_missing(next, rank - 1);
+        print_missing(all, next, rank - 1);
         next = rank + 1;
     }
-    print_missing(next, first->size - 1);
+    print_missing(all, next, first->size - 1);
 }
 
 /* The first collective of which two ranks have different records. */

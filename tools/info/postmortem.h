@@ -5,7 +5,8 @@
 #include "sheaf/sheaf.h"
 
 /* Reads the dumps in a directory (SHEAF_FLIGHT_DIR of the job) and prints the last collective of
- * each rank, the first collective in which ranks differ, and which rank was late. */
+ * each rank, the first collective in which ranks differ, and which rank was late. Files that
+ * are no dumps are named and left out. */
 enum sheaf_status postmortem_print(const char *dir);
 
 #endif
