@@ -170,6 +170,8 @@ static enum sheaf_status fill(void *user, int64_t i, const void **data) {
     if (!g->row || !g->data) return no_memory();
     spread_of(g, e->weight, &mean, &spread);
     for (int64_t r = 0; !status && r < rows; r++) {
+        if (g->p->stopped && g->p->stopped())
+            return sheaf_set_error(SHEAF_STATUS_ABORTED, "interrupted: no file was written");
         for (int64_t k = 0; k < e->ne[0]; k++) g->row[k] = mean + spread * random_normal(g);
         status = sheaf_from_float(e->type, g->row, g->data + (size_t)r * row_size, e->ne[0]);
     }

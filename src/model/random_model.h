@@ -20,6 +20,7 @@ struct sheaf__random_model_params {
     bool fused_qkv; /* one attn_qkv.weight */
     bool tied;      /* no output.weight */
     uint64_t seed;
+    bool (*stopped)(void); /* true ends the writing with ABORTED, and no file; NULL: never */
 };
 
 /* llama, F32, 2 layers, n_embd 64, 4 heads on 2, head 16, n_ff 128, vocabulary 512, context 256. */

@@ -113,3 +113,28 @@ Test(quantize, dry_run_and_bad_input) {
     }
     cr_assert_neq(access("/tmp/never.gguf", F_OK), 0);
 }
+
+/* Runs a script in the test's folder, in which `start` is a command, then `signal` is sent to it. */
+static void interrupted(const char *start, const char *wait_for, const char *signal) {
+    char cmd[1024];
+    snprintf(cmd, sizeof cmd,
+             "cd %s || exit 9; rm -f pipe; mkfifo pipe; PATH='" SHEAF_BUILD_DIR
+             "/bin':$PATH; %s > pipe "
+             "& p=$!; { %s; kill -%s $p; cat > /dev/null; } < pipe; wait $p; s=$?; ls; exit $s",
+             dir, start, wait_for, signal);
+    cr_expect_eq(run_command(cmd, 60, out, OUT), 130, "%s: %s", start, out);
+    cr_expect(strstr(out, ": interrupted: "), "%s: %s", start, out);
+    cr_expect_not(strstr(out, "part-") || strstr(out, "\nnew"), "%s: %s", start, out);
+}
+
+/* The names of so many tensors do not fit into a pipe that is not read: the signal comes amid the work. */
+Test(quantize, an_interrupt_leaves_no_part_of_a_file) {
+    static const char *const signals[] = {"INT", "TERM", "HUP"};
+    char args[256];
+    snprintf(args, sizeof args, "-o %s/in.gguf --embd 64 --ff 64 --layers 400", dir);
+    cr_assert_eq(tool("sheaf-make-model", args), 0, "%s", out);
+    for (int i = 0; i < 3; i++)
+        interrupted("sheaf-quantize in.gguf new Q8_0", "read line", signals[i]);
+    interrupted("sheaf-make-model -o new --embd 1024 --ff 4096 --layers 1000",
+                "until ls | grep -q part-; do sleep 0.02; done", "INT");
+}

@@ -6,6 +6,7 @@
 
 #include "sheaf/sheaf.h"
 
+#include "common/interrupt.h"
 #include "common/output.h"
 #include "common/tool.h"
 #include "model/random_model.h"
@@ -84,7 +85,9 @@ int main(int argc, char **argv) {
     struct make_options o;
     if (parse(argc, argv, &o)) return tool_refuse(&tool);
     if (o.help || o.version) return tool_answer(&tool, o.help);
+    tool_catch_signals(false);
+    o.p.stopped = tool_interrupted;
     const enum sheaf_status status = sheaf__random_model_write(&o.p, o.path);
     if (status) fprintf(stderr, "sheaf-make-model: %s\n", sheaf_last_error());
-    return output_end(status ? TOOL_FAILED : 0);
+    return output_end(status == SHEAF_STATUS_ABORTED ? TOOL_INTERRUPTED : status ? TOOL_FAILED : 0);
 }

@@ -1,7 +1,7 @@
 /* sheaf-quantize: writes a GGUF file anew with its matrices in other types.
  *
  * One tensor is in memory at a time. Vectors and tensors of integers are copied, and so is all
- * metadata except the file type. Exit codes: 0 done, 1 failed, 2 bad command line. */
+ * metadata except the file type. Exit codes: 0 done, 1 failed, 2 bad command line, 130 interrupted. */
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -14,6 +14,7 @@
 
 #include "base/text.h"
 #include "base/thread.h"
+#include "common/interrupt.h"
 #include "common/output.h"
 #include "common/tool.h"
 #include "model/file/mix.h"
@@ -96,7 +97,7 @@ static void *convert(void *arg) {
     const size_t from_size = sheaf_row_size(p->tensor->type, n), to_size = sheaf_row_size(p->to, n);
     float *row = malloc((size_t)n * sizeof *row);
     p->status = row ? SHEAF_STATUS_SUCCESS : SHEAF_STATUS_ALLOC_FAILED;
-    for (int64_t r = p->first; r < p->end && !p->status; r++) {
+    for (int64_t r = p->first; r < p->end && !p->status && !tool_interrupted(); r++) {
         p->status = sheaf_to_float(p->tensor->type, p->q->data + (size_t)r * from_size, row, n);
         if (!p->status)
             p->status = sheaf_from_float(p->to, row, p->q->result + (size_t)r * to_size, n);
@@ -138,6 +139,12 @@ static void say(const struct quantizer *q, int64_t i) {
     fflush(stdout);
 }
 
+/* The status ends the writing, which removes what it has written. */
+static enum sheaf_status check_interrupt(const struct quantizer *q) {
+    if (!tool_interrupted()) return SHEAF_STATUS_SUCCESS;
+    return sheaf_set_error(SHEAF_STATUS_ABORTED, "interrupted: %s was not written", q->out_path);
+}
+
 /* Fits sheaf_gguf_source_fn. */
 static enum sheaf_status give(void *user, int64_t i, const void **data) {
     struct quantizer *q = user;
@@ -153,7 +160,8 @@ static enum sheaf_status give(void *user, int64_t i, const void **data) {
     if (!status && i == q->n - 1) status = sheaf_gguf_check_unchanged(q->in);
     if (status) return status;
     *data = q->types[i] == t->type ? q->data : q->result;
-    return q->types[i] == t->type ? SHEAF_STATUS_SUCCESS : convert_all(q, t, q->types[i]);
+    if (q->types[i] != t->type) status = convert_all(q, t, q->types[i]);
+    return status ? status : check_interrupt(q);
 }
 
 /* ---- the whole file ---- */
@@ -268,6 +276,7 @@ int main(int argc, char **argv) {
                           .mix = sheaf__mix_find(o.words[2]),
                           .threads = o.threads > MAX_THREADS ? MAX_THREADS : (int)o.threads,
                           .dry_run = o.dry_run};
+    tool_catch_signals(false);
     const enum sheaf_status status = quantize(&q);
     if (status) fprintf(stderr, "sheaf-quantize: %s\n", sheaf_last_error());
     free(q.types);
@@ -275,5 +284,5 @@ int main(int argc, char **argv) {
     free(q.result);
     sheaf_gguf_free(q.in);
     sheaf_gguf_free(q.out);
-    return output_end(status ? TOOL_FAILED : 0);
+    return output_end(status == SHEAF_STATUS_ABORTED ? TOOL_INTERRUPTED : status ? TOOL_FAILED : 0);
 }

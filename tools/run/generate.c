@@ -122,7 +122,7 @@ static enum sheaf_status on_event(void *user, const struct sheaf_model_event *e)
     if (e->kind == SHEAF_MODEL_EVENT_EVALUATED) status = write_logits(a);
     if (e->kind == SHEAF_MODEL_EVENT_TOKEN) status = keep_token(a, e);
     if (e->kind == SHEAF_MODEL_EVENT_END) return end_text(a, e);
-    return status || !run_interrupted() ? status : SHEAF_STATUS_ABORTED;
+    return status || !tool_interrupted() ? status : SHEAF_STATUS_ABORTED;
 }
 
 /* ---- the answer ---- */

@@ -70,6 +70,17 @@ struct work {
     bool *wanted; /* [step], all true */
 };
 
+/* Between batches: ABORTED on all ranks if rank 0 has been interrupted. The launcher signals all ranks, but not at
+ * once. */
+static enum sheaf_status check_interrupt(void) {
+    unsigned char stop = tool_interrupted();
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    if (sheaf_world_size() > 1)
+        status = sheaf_world_broadcast(&stop, sizeof stop, 0, "interrupt flag");
+    if (!status && stop) status = sheaf_set_error(SHEAF_STATUS_ABORTED, "interrupted");
+    return status;
+}
+
 static enum sheaf_status window(const struct work *w, const int32_t *ids, int64_t n, double *nll) {
     sheaf_model_cache_clear(w->model);
     for (int64_t at = 0; at < n; at += w->step) {
@@ -77,7 +88,7 @@ static enum sheaf_status window(const struct work *w, const int32_t *ids, int64_
                                                 .n_tokens = n - at < w->step ? n - at : w->step,
                                                 .token = ids + at,
                                                 .logits = w->wanted};
-        enum sheaf_status status = run_check_interrupt(NULL);
+        enum sheaf_status status = check_interrupt();
         if (!status) status = sheaf_model_eval(w->model, &batch);
         if (!status) status = sheaf_model_get_logits(w->model, w->rows);
         if (status) return status;

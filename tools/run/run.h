@@ -2,7 +2,6 @@
  *
  *   options.c     the command line
  *   input.c       texts from files and standard input
- *   interrupt.c   signals
  *   generate.c    one answer
  *   talk.c        a conversation of several
  *   perplexity.c, embedding.c   in place of an answer
@@ -15,6 +14,7 @@
 
 #include "sheaf/model.h"
 
+#include "common/interrupt.h"
 #include "options.h"
 
 /* Zeroed at first; freed by run_result_free. */
@@ -45,13 +45,6 @@ enum sheaf_status run_read_prompt(const struct run_options *o, char **text, size
                                   bool *talk);
 /* ids of rank 0 to all ranks: *ids is rank 0's, and allocated on the others. Collective. */
 enum sheaf_status run_share_ids(int32_t **ids, size_t *n);
-
-/* ---- interrupts ---- */
-
-void run_catch_signals(void);
-bool run_interrupted(void);
-/* Between batches: ABORTED on all ranks if rank 0 has been interrupted. Collective. */
-enum sheaf_status run_check_interrupt(void *unused);
 
 /* ---- the work ---- */
 

@@ -100,7 +100,7 @@ static enum sheaf_status announce(const struct run *r, const struct sheaf_model_
 
 /* Fits sheaf_model_progress_fn. */
 static bool on_progress(void *user, size_t done, size_t total) {
-    return progress_show(user, done, total) && !run_interrupted();
+    return progress_show(user, done, total) && !tool_interrupted();
 }
 
 static enum sheaf_status open_model(struct run *r) {
@@ -150,7 +150,7 @@ static enum sheaf_status run(struct run *r) {
 }
 
 static int end_of(const struct run *r, enum sheaf_status status) {
-    if (run_interrupted() || status == SHEAF_STATUS_ABORTED ||
+    if (tool_interrupted() || status == SHEAF_STATUS_ABORTED ||
         r->result.made.stop == SHEAF_MODEL_STOP_INTERRUPTED)
         return TOOL_INTERRUPTED;
     return status ? TOOL_FAILED : 0;
@@ -163,7 +163,7 @@ int main(int argc, char **argv) {
     if (!parsed && (options.help || options.version)) return tool_answer(&run_tool, options.help);
     int code = tool_start(&run_tool, parsed);
     if (code) return code;
-    run_catch_signals();
+    tool_catch_signals(true);
     const enum sheaf_status status = options.list_devices ? devices_print() : run(&r);
     code = end_of(&r, status);
     if (status) tool_complain(&run_tool);

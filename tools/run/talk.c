@@ -56,7 +56,7 @@ static enum sheaf_status read_message(struct talk *t, enum order *order) {
     ssize_t n = 0;
     bool more = true;
     t->len = 0;
-    while (!status && (more || t->len == 0) && !run_interrupted()) {
+    while (!status && (more || t->len == 0) && !tool_interrupted()) {
         fputs(t->len ? ". " : "> ", stderr);
         n = getline(&line, &cap, stdin);
         if (n < 0) break;
@@ -64,7 +64,7 @@ static enum sheaf_status read_message(struct talk *t, enum order *order) {
     }
     free(line);
     *order = ORDER_MESSAGE;
-    if (run_interrupted() || (n < 0 && t->len == 0)) *order = ORDER_END;
+    if (tool_interrupted() || (n < 0 && t->len == 0)) *order = ORDER_END;
     if (n < 0 && t->len == 0) fputc('\n', stderr);
     if (t->len && strcmp(t->message, "/exit") == 0) *order = ORDER_END;
     if (t->len && strcmp(t->message, "/clear") == 0) *order = ORDER_CLEAR;
@@ -140,7 +140,7 @@ enum sheaf_status run_talk(const struct run_options *o, struct sheaf_model *mode
         else
             status = answer(&t);
     }
-    if (!status && run_interrupted()) r->made.stop = SHEAF_MODEL_STOP_INTERRUPTED;
+    if (!status && tool_interrupted()) r->made.stop = SHEAF_MODEL_STOP_INTERRUPTED;
     free(t.message);
     return status;
 }
