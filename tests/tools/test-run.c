@@ -655,6 +655,38 @@ Test(run, different_settings_on_two_ranks) {
                  0, "%s", out);
 }
 
+/* A rank with other options would leave the others in a collective until their deadline. */
+Test(run, different_options_on_two_ranks) {
+    static const char *const cases[][3] = {
+        {"-p x -n 3", "-p x -n 5", "option --predict is 3 on rank 0 (*) and 5 on rank 1 ("},
+        {"-p x", "-p y", "option --prompt is 'x' on rank 0 (*) and 'y' on rank 1 ("},
+        {"-p x --temp 0", "-p x", "option --temp is 0 on rank 0 (*) and 0.8"},
+        {"-p x -s 1", "-p x -s -1", "option --seed is 1 on rank 0 (*) and -1 on rank 1 ("},
+        {"-p x", "-p x --json", "option --json is not given on rank 0 (*) and given on rank 1 ("},
+        {"-p x", "-p x --stop a --stop b",
+         "--stop is not given on rank 0 (*) and 'a,b' on rank 1 ("},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char command[512], pattern[256];
+        const double start = run_seconds();
+        snprintf(command, sizeof command,
+                 "A=\"%s\"; [ $R = 1 ] && A=\"%s\"; exec $RUN -m " F32 " $A", cases[i][0],
+                 cases[i][1]);
+        cr_assert_gt(on_ranks(2, command), 0, "%s", out);
+        snprintf(pattern, sizeof pattern, "*%s*", cases[i][2]);
+        cr_expect_eq(fnmatch(pattern, out, 0), 0, "%s: %s", pattern, out);
+        cr_expect_eq(count("sheaf-run: "), 1, "%s", out);
+        cr_expect_lt(run_seconds() - start, 20);
+    }
+    cr_expect_eq(on_ranks(2, "[ $R = 0 ] || V=-v; exec $RUN -m " F32 " -p x -n 1 $V"), 0, "%s",
+                 out);
+    cr_expect_gt(run_mpirun(1, NULL, 60, out, OUT,
+                            "sheaf-bench -m " F32 " -p 4 -n 0 -r 1 : -np 1 "
+                            "'" SHEAF_BUILD_DIR "'/bin/sheaf-bench -m " F32 " -p 8 -n 0 -r 1"),
+                 0, "%s", out);
+    cr_expect(strstr(out, "option --n-prompt is '4' on rank 0 ("), "%s", out);
+}
+
 Test(run, interrupts_end_all_ranks) {
     const char *args = "-m " F32 " -c 100000 -n -1 --ignore-eos -p 'In the beginning'";
     char cmd[2048];

@@ -200,7 +200,9 @@ int main(int argc, char **argv) {
     if (!parsed && (options.help || options.version)) return tool_answer(&bench_tool, options.help);
     int code = tool_start(&bench_tool, parsed);
     if (code) return code;
-    if (bench(&b)) {
+    if (tool_same_options(&bench_tool, &options,
+                          "--model --threads --fast --split-sums --bandwidth") ||
+        bench(&b)) {
         code = TOOL_FAILED;
         tool_complain(&bench_tool);
     }

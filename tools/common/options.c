@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/text.h"
 #include "common/tool.h"
 
@@ -292,6 +293,83 @@ enum sheaf_status options_parse(const struct tool *tool, int argc, char **argv, 
         if (status) return status;
     }
     return SHEAF_STATUS_SUCCESS;
+}
+
+/* ---- comparing ---- */
+
+bool options_among(const char *names, const char *name) {
+    return is_among(names, name, strlen(name));
+}
+
+static void put_quoted(struct sheaf__text *t, const char *text) {
+    enum { MOST = 32 };
+    if (!text)
+        sheaf__put(t, "not given");
+    else if (strlen(text) <= MOST)
+        sheaf__put(t, "'%s'", text);
+    else
+        sheaf__put(t, "'%.20s...' (hash %08x)", text,
+                   (unsigned)sheaf__hash_bytes(0, text, strlen(text)));
+}
+
+bool options_value(const struct option *option, const void *out, char text[OPTION_VALUE_TEXT]) {
+    const void *field = (const char *)out + option->offset;
+    const void *also = (const char *)out + option->also;
+    struct sheaf__text t = {text, OPTION_VALUE_TEXT, 0};
+    char *whole = NULL; /* of a list */
+    size_t len = 0;
+    FILE *list;
+    memset(text, 0, OPTION_VALUE_TEXT);
+    switch (option->kind) {
+    case OPTION_FLAG:
+        sheaf__put(&t, *(const bool *)field ? "given" : "not given");
+        return true;
+    case OPTION_OPTIONAL_TEXT:
+        if (!*(const bool *)also)
+            sheaf__put(&t, "not given");
+        else
+            put_quoted(&t, *(const char *const *)field);
+        return true;
+    case OPTION_TEXT:
+    case OPTION_CHOICE:
+        put_quoted(&t, *(const char *const *)field);
+        return true;
+    case OPTION_INT:
+    case OPTION_SIZE:
+        sheaf__put(&t, "%lld", (long long)*(const int64_t *)field);
+        return true;
+    case OPTION_INT32:
+        sheaf__put(&t, "%d", (int)*(const int32_t *)field);
+        return true;
+    case OPTION_SEED:
+        if (*(const bool *)also)
+            sheaf__put(&t, "-1");
+        else
+            sheaf__put(&t, "%llu", (unsigned long long)*(const uint64_t *)field);
+        return true;
+    case OPTION_REAL:
+        sheaf__put(&t, "%.9g", (double)*(const float *)field);
+        return true;
+    case OPTION_TYPE:
+        sheaf__put(&t, "%s", sheaf_type_name(*(const enum sheaf_type *)field));
+        return true;
+    case OPTION_LIST:
+    case OPTION_SIZES:
+    case OPTION_TEXTS:
+        list = open_memstream(&whole, &len);
+        for (int i = 0; list && i < *(const int *)also; i++) {
+            if (option->kind == OPTION_TEXTS)
+                fprintf(list, "%s%s", i ? "," : "", ((const char *const *)field)[i]);
+            else
+                fprintf(list, "%s%lld", i ? "," : "", (long long)((const int64_t *)field)[i]);
+        }
+        if (list) fclose(list);
+        put_quoted(&t, len ? whole : NULL);
+        free(whole);
+        return true;
+    default:
+        return false;
+    }
 }
 
 /* ---- help ---- */

@@ -78,6 +78,43 @@ int tool_start(const struct tool *tool, enum sheaf_status parsed) {
     return 0;
 }
 
+/* first: the values of rank 0, one after the other. */
+static enum sheaf_status compare_options(const struct tool *tool, const void *out,
+                                         const char *may_differ,
+                                         const char (*first)[OPTION_VALUE_TEXT]) {
+    const int me = sheaf_world_rank();
+    for (size_t i = 0; i < tool->n_options; i++) {
+        char mine[OPTION_VALUE_TEXT];
+        if (!options_value(&tool->options[i], out, mine)) continue;
+        if (options_among(may_differ, tool->options[i].name)) continue;
+        if (!strncmp(mine, first[i], sizeof mine)) continue;
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "option %s is %.63s on rank 0 (%s) and %s on rank %d (%s): give all "
+                               "ranks the same command line",
+                               tool->options[i].name, first[i], sheaf_world_host_name(0), mine, me,
+                               sheaf_world_host_name(me));
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+enum sheaf_status tool_same_options(const struct tool *tool, const void *out,
+                                    const char *may_differ) {
+    static const char what[] = "comparing the command lines";
+    if (sheaf_world_size() == 1) return SHEAF_STATUS_SUCCESS;
+    char(*first)[OPTION_VALUE_TEXT] = calloc(tool->n_options, sizeof *first);
+    enum sheaf_status status =
+        first ? SHEAF_STATUS_SUCCESS
+              : sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for the options");
+    status = sheaf_world_agree(status, what);
+    for (size_t i = 0; !status && i < tool->n_options; i++)
+        options_value(&tool->options[i], out, first[i]);
+    if (!status) status = sheaf_world_broadcast(first, tool->n_options * sizeof *first, 0, what);
+    if (!status)
+        status = compare_options(tool, out, may_differ, (const char(*)[OPTION_VALUE_TEXT])first);
+    free(first);
+    return sheaf_world_agree(status, what);
+}
+
 enum sheaf_status tool_await_input(enum sheaf_status st, const char *what) {
     unsigned char read = 1;
     if (sheaf_world_size() == 1) return st;

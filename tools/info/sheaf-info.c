@@ -201,7 +201,8 @@ int main(int argc, char **argv) {
     if (!parsed && o.settings) return output_end(show_settings());
     const int code = tool_start(&info_tool, parsed);
     if (code) return code;
-    const enum sheaf_status status = work(&o);
+    enum sheaf_status status = tool_same_options(&info_tool, &o, "--model --split-sums");
+    if (!status) status = work(&o);
     if (status) tool_complain(&info_tool);
     return tool_end(status ? TOOL_FAILED : 0);
 }
