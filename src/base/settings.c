@@ -199,8 +199,9 @@ enum sheaf_status sheaf__setting_parse_int(const char *name, const char *text, l
                                            long *out) {
     char *end;
     errno = 0;
+    const bool digits = (*text >= '0' && *text <= '9') || *text == '-'; /* strtol skips blanks */
     const long v = strtol(text, &end, 10);
-    if (end == text || *end || errno || v < min || v > max)
+    if (!digits || end == text || *end || errno || v < min || v > max)
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "setting %s is '%s'; it takes a whole number from %ld "
                                "to %ld",
@@ -252,6 +253,13 @@ static enum sheaf_status check(const struct setting *s, const char *text) {
         return sheaf__setting_parse_int(s->name, text, s->min, s->max, &number);
     if (s->type == SHEAF_SETTING_CHOICE && *text) return parse_choice(s, text, &choice);
     return SHEAF_STATUS_SUCCESS;
+}
+
+enum sheaf_status sheaf__settings_check(void) {
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    for (int i = 0; i < SHEAF__SETTING_COUNT && !status; i++)
+        if (value_of(i)) status = check(&settings[i], value_of(i));
+    return status;
 }
 
 enum sheaf_status sheaf__setting_int(enum sheaf__setting setting, long *out) {

@@ -215,19 +215,44 @@ out:
     return st;
 }
 
+/* Numbers that "hosts:0,1,0,1" has; 0 if it is no such list. */
+static int count_labels(const char *transport) {
+    const char *at = transport + sizeof HOSTS - 1;
+    if (strncmp(transport, HOSTS, sizeof HOSTS - 1)) return 0;
+    for (int n = 1;; n++) {
+        const size_t digits = strspn(at, "0123456789");
+        if (!digits || digits > 9) return 0;
+        at += digits;
+        if (!*at) return n;
+        if (*at++ != ',') return 0;
+    }
+}
+
 static enum sheaf_status read_settings(const struct sheaf_world_params *params,
                                        const char **transport) {
-    const enum sheaf_status st = sheaf__read_limits(params->timeout_ms);
+    enum sheaf_status st =
+        sheaf__read_limits(params->timeout_ms); /* the ranks meet before they say what is wrong */
+    if (!st) st = sheaf__settings_check();
     if (st) return st;
     *transport = sheaf__setting_text(SHEAF__SET_COMM_TRANSPORT);
     if (!*transport) *transport = "auto";
-    if (strcmp(*transport, "auto") && strcmp(*transport, "mpi") &&
-        strncmp(*transport, HOSTS, sizeof HOSTS - 1))
+    if (strcmp(*transport, "auto") && strcmp(*transport, "mpi") && !count_labels(*transport))
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "setting SHEAF_COMM_TRANSPORT is '%s'; it takes "
-                               "'auto', 'mpi' or 'hosts:N,N,...'",
+                               "'auto', 'mpi' or 'hosts:N,N,...', a number for each rank",
                                *transport);
     return SHEAF_STATUS_SUCCESS;
+}
+
+/* Once the ranks are counted. */
+static enum sheaf_status check_labels(const char *transport) {
+    const int n = count_labels(transport), size = sheaf_world_size();
+    if (!n || n == size) return SHEAF_STATUS_SUCCESS;
+    return sheaf_set_error(
+        SHEAF_STATUS_INVALID,
+        "setting SHEAF_COMM_TRANSPORT is '%s', which has %d number%s, but the job "
+        "has %d ranks: give a number for each",
+        transport, n, n == 1 ? "" : "s", size);
 }
 
 /* One board for the ranks that share memory, with their flight recorders behind it. */
@@ -325,7 +350,7 @@ enum sheaf_status sheaf_world_init(const struct sheaf_world_params *given) {
     w->started = true;
     if ((st = sheaf__control_start())) goto out;
     if (settings) sheaf_set_error(settings, "%s", why);
-    if ((st = sheaf_world_agree(settings, "start"))) goto out;
+    if ((st = sheaf_world_agree(settings ? settings : check_labels(transport), "start"))) goto out;
     if ((st = sheaf_world_agree(find_hosts(transport), "start"))) goto out;
     if ((st = share_board())) goto out;
     if ((st = sheaf__watch_connect())) goto out;

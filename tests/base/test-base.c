@@ -55,6 +55,8 @@ Test(settings, refuse_what_is_out_of_range) {
     } cases[] = {
         {"SHEAF_CPU_THREADS", "0", "SHEAF_CPU_THREADS is '0'; it takes a whole number from 1 to"},
         {"SHEAF_CPU_THREADS", "", "SHEAF_CPU_THREADS is ''"},
+        {"SHEAF_CPU_THREADS", " 1", "SHEAF_CPU_THREADS is ' 1'"},
+        {"SHEAF_CPU_THREADS", "+1", "SHEAF_CPU_THREADS is '+1'"},
         {"SHEAF_COMM_WIRE", "f8", "SHEAF_COMM_WIRE is 'f8'; it takes f32, bf16 or q8_0"},
         {"SHEAF_COM_WIRE", "f32", "there is no 'SHEAF_COM_WIRE'; did you mean SHEAF_COMM_WIRE?"},
         {"HOME", "/", "there is no 'HOME'"},

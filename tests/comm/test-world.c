@@ -118,6 +118,27 @@ Test(world, refuses_bad_settings) {
     setenv("SHEAF_COMM_TRANSPORT", "pigeon", 1);
     cr_assert_eq(sheaf_world_init(NULL), SHEAF_STATUS_INVALID);
     cr_assert_not_null(strstr(sheaf_last_error(), "pigeon"));
+    setenv("SHEAF_COMM_TRANSPORT", "hosts:0,x", 1);
+    cr_assert_eq(sheaf_world_init(NULL), SHEAF_STATUS_INVALID);
+    cr_assert_not_null(strstr(sheaf_last_error(), "hosts:0,x"));
+}
+
+/* Numbers and choices are checked at the start, also those that only some jobs read, or none. */
+Test(world, refuses_bad_settings_that_nobody_reads) {
+    static const char *const bad[][2] = {
+        {"SHEAF_BACKEND_DEBUG", "abc"}, {"SHEAF_CPU_PROFILE", "-1"},
+        {"SHEAF_GGML_REPACK", "7"},     {"SHEAF_GGML_ON_FAILURE", "foo"},
+        {"SHEAF_SCHED_DEBUG", "abc"},   {"SHEAF_COMM_ONE_SHOT", "abc"},
+        {"SHEAF_COMM_OWNERS", "0"},     {"SHEAF_TIMEOUT_MS", " 100"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        setenv(bad[i][0], bad[i][1], 1);
+        cr_expect_eq(sheaf_world_init(NULL), SHEAF_STATUS_INVALID, "%s", bad[i][0]);
+        cr_expect_not_null(strstr(sheaf_last_error(), bad[i][0]), "%s", sheaf_last_error());
+        unsetenv(bad[i][0]);
+    }
+    cr_expect_eq(sheaf_world_init(NULL), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+    sheaf_world_finalize();
 }
 
 static void set_all(const char *variables, bool set) {
@@ -383,6 +404,18 @@ Test(world, of_a_foreign_launcher_is_refused_once, .timeout = 60) { refused_once
 /* Its mpiexec runs inside rank 2 of Open MPI's mpirun, whose variables its processes inherit. */
 Test(world, of_a_foreign_launcher_in_a_rank_is_refused_once, .timeout = 60) {
     refused_once("export OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_RANK=2;");
+}
+
+Test(world_ranks, have_a_number_each_in_the_transport, .timeout = 120) {
+    static const char *const values[] = {"hosts:0", "hosts:0,1,0"};
+    for (int i = 0; i < 2; i++) {
+        char env[64];
+        snprintf(env, sizeof env, "SHEAF_COMM_TRANSPORT=%s", values[i]);
+        const int rc = run_mpirun(2, env, 30, out, sizeof out, "helper-world info");
+        cr_expect(run_returns(rc, 1), "status %d\n%s", rc, out);
+        cr_expect_not_null(strstr(out, "but the job has 2 ranks: give a number for each"), "%s",
+                           out);
+    }
 }
 
 Test(world_ranks, hear_of_one_rank_s_bad_setting, .timeout = 60) {
