@@ -214,6 +214,23 @@ Test(check, finds_the_odd_host, .timeout = 120) {
     cr_assert_not_null(strstr(out, "1 problem (above)"), "%s", out);
 }
 
+/* Between the samples that the start of a run compares. */
+Test(check, reads_every_byte_of_the_copies, .timeout = 120) {
+    char cmd[2048];
+    snprintf(
+        cmd, sizeof cmd,
+        "d=$(mktemp -d); for s in 1 2; do mkdir $d/$s; cp '" SHEAF_SOURCE_DIR
+        "/models/kjv-q8_0.gguf' $d/$s/m.gguf; done; printf X | dd of=$d/2/m.gguf bs=1 seek=2000003 "
+        "conv=notrunc 2> /dev/null; mpirun --allow-run-as-root --oversubscribe -np 1 -wdir "
+        "$d/1 '%s/bin/sheaf-info' --check -m m.gguf : -np 1 -wdir $d/2 '%s/bin/sheaf-info' "
+        "--check -m m.gguf; s=$?; rm -r $d; exit $s",
+        SHEAF_BUILD_DIR, SHEAF_BUILD_DIR);
+    const int rc = run_command(cmd, 60, out, sizeof out);
+    cr_assert_eq(rc, 1, "status %d: %s", rc, out);
+    cr_expect_not_null(strstr(out, "reading all of m.gguf"), "%s", out);
+    cr_expect_not_null(strstr(out, "(rank 1): bytes of m.gguf are others than on host"), "%s", out);
+}
+
 /* ---- which peers may connect ---- */
 
 Test(control, refuses_strangers, .timeout = 60) {

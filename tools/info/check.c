@@ -17,6 +17,7 @@
 #include <sys/utsname.h>
 #include <time.h>
 
+#include "copies.h"
 #include "model/file/weights.h"
 
 enum { MAX_NETS = 6, NET_TEXT = 40, MAX_PAIRS = 64, SMALL_CALLS = 200, LARGE_CALLS = 4 };
@@ -33,6 +34,7 @@ struct net {
 struct facts { /* of one rank; plain numbers, because they travel as they are */
     char kernel[64], build[64], mpi[64], model_error[200];
     uint64_t memory, memory_free, shm_free, model_bytes, model_print;
+    uint64_t model_device, model_inode; /* of the (first) file */
     double clock; /* seconds since 1970, when all came out of a barrier */
     int32_t n_nets, pad;
     struct net nets[MAX_NETS];
@@ -80,8 +82,9 @@ static void find_nets(struct facts *f) {
 
 static void find_model(const char *path, struct facts *f) {
     struct sheaf__weights *model = NULL;
-    if (sheaf__weights_open(path, &model)) {
+    if (sheaf__weights_open(path, &model) || copies_find(path, &f->model_device, &f->model_inode)) {
         snprintf(f->model_error, sizeof f->model_error, "%s", sheaf_last_error());
+        sheaf__weights_free(model);
         return;
     }
     f->model_bytes = model->total_bytes;
@@ -168,6 +171,57 @@ static void compare(const struct facts *all, const char *path) {
         else if (path && !zero->model_error[0] && f->model_print != zero->model_print)
             problem(r, "another model under %s than on host %s", path, sheaf_world_host_name(0));
     }
+}
+
+/* ---- copies of the model ---- */
+
+struct copy { /* travels as it is */
+    uint64_t hash;
+    char error[200];
+};
+
+/* Is the rank the first of its host that has this file? */
+static bool reads_copy(const struct facts *all, int rank) {
+    if (all[rank].model_error[0]) return false;
+    for (int q = 0; q < rank; q++)
+        if (sheaf_world_host_index(q) == sheaf_world_host_index(rank) && !all[q].model_error[0] &&
+            all[q].model_device == all[rank].model_device &&
+            all[q].model_inode == all[rank].model_inode)
+            return false;
+    return true;
+}
+
+/* Every copy is read whole, at once on all hosts: the start of a run compares samples only. The ranks wait for each
+ * other without a limit. */
+static enum sheaf_status compare_copies(const char *path, const struct facts *all) {
+    struct copy mine = {0}, first = {0};
+    int n = 0, first_rank = -1;
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (int r = 0; r < sheaf_world_size(); r++) n += reads_copy(all, r);
+    if (n < 2) return st;
+    if (sheaf_world_rank() == 0) {
+        printf("reading all of %s (%.2f GiB) on each host\n", path,
+               (double)all[0].model_bytes / (1024 * mib));
+        fflush(stdout);
+    }
+    if (reads_copy(all, sheaf_world_rank()) && copies_hash(path, &mine.hash))
+        snprintf(mine.error, sizeof mine.error, "%s", sheaf_last_error());
+    for (int r = 0; r < sheaf_world_size() && !st; r++) {
+        if (!reads_copy(all, r)) continue;
+        struct copy c = mine;
+        st = sheaf_world_call(&c, sizeof c, r, "the bytes of a model");
+        if (st || sheaf_world_rank()) continue;
+        if (c.error[0]) {
+            problem(r, "%.*s", (int)sizeof c.error - 1, c.error);
+        } else if (first_rank < 0) {
+            first = c;
+            first_rank = r;
+        } else if (c.hash != first.hash && all[r].model_print == all[first_rank].model_print) {
+            problem(r, "bytes of %s are others than on host %s: copy it again", path,
+                    sheaf_world_host_name(first_rank));
+        }
+    }
+    return st;
 }
 
 /* A missing feature is no problem of a host: jobs run without it. */
@@ -283,6 +337,7 @@ enum sheaf_status check_job(const char *path) {
         print_mpi();
         compare(all, path);
     }
+    if (!st && path) st = compare_copies(path, all);
     if (!st) st = check_links();
     if (!st) st = sheaf_world_broadcast(&n_problems, sizeof n_problems, 0, "result of the check");
     if (!st && n_problems)

@@ -67,7 +67,9 @@ static const struct option option_table[] = {
     {"--gflops", NULL, OPTION_REAL, AT(gflops), 0, 1e-3, 1e9, "G",
      "GFLOP/s of a member's products (1000)", NULL},
     {"--check", NULL, OPTION_FLAG, AT(check), 0, 0, 0, NULL,
-     "is every host fit for the job? With -m also: has each the same file?", NULL},
+     "is every host fit for the job? With -m also: has each the same file, to the last byte? "
+     "(reads it whole on each host)",
+     NULL},
     {"--postmortem", NULL, OPTION_TEXT, AT(postmortem), 0, 0, 0, "DIR",
      "reads the dumps of a failed job (SHEAF_FLIGHT_DIR): where ranks differ, which was late",
      NULL},
