@@ -400,6 +400,25 @@ Test(run, conversation) {
     }
 }
 
+/* A message that is longer than the context is left out, and the conversation goes on. */
+Test(run, a_message_that_does_not_fit) {
+    struct sheaf__random_model_params p = sheaf__random_model_default_params();
+    char path[128], cmd[1024];
+    p.arch = "qwen2";
+    snprintf(path, sizeof path, "%s/talk.gguf", dir);
+    random_model(path, p);
+    snprintf(
+        cmd, sizeof cmd,
+        "{ echo one; seq 1000 | tr '\\n' ' '; echo; echo two; } | '%s'/bin/sheaf-run -m %s -cnv "
+        "-c 64 -n 4 --temp 0 --ignore-eos 2> %s/err; s=$?; cat %s/err; exit $s",
+        SHEAF_BUILD_DIR, path, dir, dir);
+    cr_assert_eq(run_command(cmd, 60, out, OUT), 0, "%s", out);
+    cr_expect(strstr(out, "more than the context of 64") &&
+                  strstr(out, ". The message is left out\n"),
+              "%s", out);
+    cr_expect(strstr(out, "generation  8 tokens"), "%s", out);
+}
+
 /* A text that the program never writes: the prompt is missing, or the answer. */
 Test(run, nothing_is_explained) {
     cr_assert_eq(sheaf_run(0, NULL, "-m " F32), 1, "%s", out);

@@ -97,7 +97,8 @@ static void forget(struct talk *t) {
     t->n_last = 0;
 }
 
-/* One answer; a context that is full is emptied, and the message asked anew. */
+/* One answer; a context that is full is emptied, and the message asked anew. One that does not fit even then, or that is
+ * no prompt, is left out: all ranks have agreed on that before anything was evaluated. */
 static enum sheaf_status answer(struct talk *t) {
     struct run_result *r = t->r;
     const size_t evals = r->made.n_evals, ids = r->made.n_ids;
@@ -110,6 +111,11 @@ static enum sheaf_status answer(struct talk *t) {
                     sheaf_last_error());
         forget(t);
         status = run_generate(t->o, t->model, t->message, t->len, NULL, 0, r);
+    }
+    if (status == SHEAF_STATUS_INVALID && !sheaf_world_failed()) {
+        if (is_root())
+            fprintf(stderr, "sheaf-run: %s. The message is left out\n", sheaf_last_error());
+        return SHEAF_STATUS_SUCCESS;
     }
     if (status) return status;
     t->n_last = r->made.n_ids - ids > r->made.n_evals - evals ? 1 : 0;
