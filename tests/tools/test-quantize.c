@@ -114,6 +114,20 @@ Test(quantize, dry_run_and_bad_input) {
     cr_assert_neq(access("/tmp/never.gguf", F_OK), 0);
 }
 
+Test(quantize, parts_are_to_be_joined) {
+    char args[256], path[128];
+    struct sheaf_gguf *g = sheaf_gguf_new();
+    snprintf(path, sizeof path, "%s/a-00001-of-00002.gguf", dir);
+    cr_assert_eq(sheaf_gguf_set_u32(g, "split.count", 2), 0);
+    cr_assert_eq(sheaf_gguf_write(g, path), 0, "%s", sheaf_last_error());
+    sheaf_gguf_free(g);
+    snprintf(args, sizeof args, "%s %s/out.gguf Q8_0", path, dir);
+    cr_assert_eq(tool("sheaf-quantize", args), 1, "%s", out);
+    cr_expect(
+        strstr(out, "is one of 2 parts: join them first (llama.cpp's llama-gguf-split --merge"),
+        "%s", out);
+}
+
 /* Runs a script in the test's folder, in which `start` is a command, then `signal` is sent to it. */
 static void interrupted(const char *start, const char *wait_for, const char *signal) {
     char cmd[1024];

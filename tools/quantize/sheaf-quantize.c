@@ -177,8 +177,9 @@ static enum sheaf_status check(const struct quantizer *q) {
     if (sheaf_gguf_find_key(q->in, "split.count") >= 0 &&
         !sheaf_gguf_get_u64(q->in, "split.count", &parts) && parts > 1)
         return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
-                               "%s is one of %" PRIu64 " parts: join them first", q->in_path,
-                               parts);
+                               "%s is one of %" PRIu64 " parts: join them first (llama.cpp's "
+                               "llama-gguf-split --merge FIRST-PART JOINED.gguf)",
+                               q->in_path, parts);
     return SHEAF_STATUS_SUCCESS;
 }
 
