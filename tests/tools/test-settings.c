@@ -76,4 +76,7 @@ Test(settings, the_page_in_the_documents, .timeout = 60) {
     doc[fread(doc, 1, sizeof doc - 1, f)] = 0;
     fclose(f);
     cr_expect(strstr(doc, out), "docs/settings.md is old: run scripts/settings-page --write");
+    cr_assert_eq(
+        run_command("'" SHEAF_SOURCE_DIR "/scripts/settings-page' | true", TIMEOUT, out, OUT), 0);
+    cr_expect_str_eq(out, "", "a reader that has left: %s", out);
 }
