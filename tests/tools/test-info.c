@@ -155,6 +155,9 @@ Test(info, says_nothing_before_a_wrong_name, .timeout = 60) {
     static const char error[] = "sheaf-info: --layer 99: the model's layers are 0..3\n";
     cr_expect_eq(info("-m " MODEL " --plan --layer 99"), 1);
     cr_expect_str_eq(out, error, "%s", out);
+    cr_expect_eq(info("-m " MODEL " --split 3,1 --members 2,3"), 1);
+    cr_expect(strstr(out, "sheaf-info: --split 3,1 has 2 numbers, but there are 3 members") == out,
+              "%s", out);
     cr_expect_eq(info("-m /nowhere.gguf"), 1);
     cr_expect(strstr(out, "sheaf-info: cannot open /nowhere.gguf") == out, "%s", out);
 }

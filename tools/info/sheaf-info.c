@@ -109,6 +109,16 @@ static enum sheaf_status open_session(const struct options *o, struct sheaf__ses
     return status;
 }
 
+/* Shares are of one number of members: said before the first row. */
+static enum sheaf_status check_shares(const struct options *o) {
+    double shares[MAX_MEMBERS];
+    const char *split = o->params.split;
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    for (int i = 0; !status && split && strcmp(split, "even") && i < o->n_members; i++)
+        status = sheaf__session_parse_shares(split, (int)o->members[i], shares);
+    return status;
+}
+
 static enum sheaf_status forecasts(struct options *o, const struct sheaf__session *s,
                                    struct plan_costs *costs, bool priced) {
     const char *name = o->preset ? o->preset : sheaf_gguf_path(s->model->gguf);
@@ -162,6 +172,7 @@ static enum sheaf_status run(struct options *o) {
     const bool model = o->params.path || o->preset;
     enum sheaf_status status = sheaf_world_agree(check_files(o), "reading the options");
     if (!status) status = count_shares(o);
+    if (!status) status = check_shares(o);
     if (!status && !o->preset) status = sheaf__session_name_devices(o->params.devices);
     if (!status && model) status = open_session(o, &s);
     if (!status && o->plan && o->plan_options.layer >= s->model->hp.n_layer)
