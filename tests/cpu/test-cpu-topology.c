@@ -32,6 +32,7 @@ Test(cpu_topology, lists_devices) {
     cr_assert_str_eq(props.name, "CPU0");
     cr_assert(strstr(props.description, sheaf_cpu_isa_name()), "%s", props.description);
     cr_assert(strstr(props.description, "core"), "%s", props.description);
+    cr_assert(strstr(props.description, ", CPU"), "%s", props.description);
     cr_assert_gt(props.memory_free, 0);
     cr_assert_leq(props.memory_free, props.memory_total);
     cr_assert_leq(props.memory_total,
@@ -188,6 +189,9 @@ Test(cpu_topology, a_binding_is_taken_as_it_is) {
     const struct sheaf__cpu_place *p = sheaf__cpu_topology_place(t, 0);
     cr_assert_eq(p->n_cores, 1);
     cr_assert_not(p->shared);
+    char units[32];
+    snprintf(units, sizeof units, ", CPU %d", last);
+    cr_expect(strstr(p->description, units), "'%s' is not in %s", units, p->description);
     sheaf__cpu_topology_free(t);
 
     /* with more ranks than there are such bindings, some must overlap: no spinning then */

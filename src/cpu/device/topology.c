@@ -134,18 +134,34 @@ static void share_with_ranks(struct sheaf__cpu_topology *t, struct situation *s)
     }
 }
 
+/* ", CPUs 0-3,8": the processing units of the place, by the operating system's numbers; "" without memory for them. A
+ * long list ends in "...". */
+static void list_units(const struct sheaf__cpu_place *p, char *text, size_t size) {
+    char list[32];
+    hwloc_bitmap_t all = hwloc_bitmap_alloc();
+    text[0] = 0;
+    for (int i = 0; all && i < p->n_cores; i++) hwloc_bitmap_or(all, all, p->cores[i]);
+    const int n = all ? hwloc_bitmap_list_snprintf(list, sizeof list, all) : 0;
+    if (n > 0)
+        snprintf(text, size, ", CPU%s %s%s", hwloc_bitmap_weight(all) == 1 ? "" : "s", list,
+                 n < (int)sizeof list ? "" : "...");
+    hwloc_bitmap_free(all);
+}
+
 static void describe(struct sheaf__cpu_place *p, const struct sheaf__cpu_topology *t,
                      const struct situation *s) {
     const char *model = NULL, *isa = sheaf_cpu_isa_name();
     hwloc_obj_t package = hwloc_get_obj_by_type(t->hwloc, HWLOC_OBJ_PACKAGE, 0);
     if (package) model = hwloc_obj_get_info_by_name(package, "CPUModel");
-    char domain[32] = "", shared[48] = "";
+    char domain[32] = "", shared[48] = "", units[48];
     if (t->n_domains > 1 && p->numa >= 0) snprintf(domain, sizeof domain, " of NUMA %d", p->numa);
     if (p->shared) {
         snprintf(shared, sizeof shared, " (shared%s)", s->shared ? " with other ranks" : "");
     }
-    snprintf(p->description, sizeof p->description, "%.64s, %d core%s%s%s, %.16s",
-             model ? model : "CPU", p->n_cores, p->n_cores == 1 ? "" : "s", domain, shared, isa);
+    list_units(p, units, sizeof units);
+    snprintf(p->description, sizeof p->description, "%.64s, %d core%s%s%s, %.16s%s",
+             model ? model : "CPU", p->n_cores, p->n_cores == 1 ? "" : "s", domain, shared, isa,
+             units);
 }
 
 /* Cores [first, last) are one domain: cuts them into s->devices places. */
