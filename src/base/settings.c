@@ -145,10 +145,11 @@ static const struct setting settings[] = {
                                     .help = "After the loss of a rank the plugin for ggml ends "
                                             "the program, or every later graph is an error."},
 
-    [SHEAF__SET_BACKEND_DEBUG] = {"SHEAF_BACKEND_DEBUG", INTEGER(0, 1), .default_value = "0",
-                                  .help =
-                                      "Logs which modules are found, taken and refused, and which "
-                                      "weights ggml's devices leave as they are."},
+    [SHEAF__SET_BACKEND_DEBUG] =
+        {"SHEAF_BACKEND_DEBUG", INTEGER(0, 1), .default_value = "0",
+         .help = "Logs which modules are found, taken and refused, which weights "
+                 "ggml's devices leave as they are, and, in programs of ggml, at "
+                 "the end how many programs ran and what was sent."},
     [SHEAF__SET_SCHED_DEBUG] = {"SHEAF_SCHED_DEBUG", INTEGER(0, 2), .default_value = "0",
                                 .help = "Logs the scheduler's splits; 2: also every node."},
     [SHEAF__SET_CPU_PROFILE] = {"SHEAF_CPU_PROFILE", INTEGER(0, 1), .default_value = "0",
