@@ -18,6 +18,7 @@ enum sheaf_chat_format {
     SHEAF_CHAT_LLAMA3, /* <|start_header_id|>role<|end_header_id|> ... <|eot_id|> */
     SHEAF_CHAT_GEMMA,  /* <start_of_turn>role ... <end_of_turn>; the system message goes into the
                           first user message */
+    SHEAF_CHAT_PHI4,   /* <|im_start|>role<|im_sep|> ... <|im_end|> */
     SHEAF_CHAT_COUNT,
 };
 

@@ -22,6 +22,13 @@ static const char llama3[] =
     "message['content'] | trim + '<|eot_id|>' %}";
 static const char gemma[] =
     "{{ '<start_of_turn>' + role + '\n' + message['content'] | trim + '<end_of_turn>\n' }}";
+static const char phi4[] =
+    "{% for message in messages %}{% if (message['role'] == 'user') %}"
+    "{{'<|im_start|>user<|im_sep|>' + message['content'] + '<|im_end|>'}}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant<|im_sep|>' }}{% endif %}";
+static const char smolvlm[] =
+    "<|im_start|>{% for message in messages %}{{message['role'] | capitalize}}"
+    "<end_of_utterance>\n{% endfor %}";
 
 Test(chat, templates) {
     static const struct {
@@ -32,6 +39,13 @@ Test(chat, templates) {
         {qwen3, "ChatML", ""},
         {llama3, "Llama 3", ""},
         {gemma, "Gemma", ""},
+        {phi4, "Phi-4", ""},
+        {"{{ \"<|im_start|>system\nI don't lie<|im_end|>\" }}", "ChatML", "I don't lie"},
+        {"{{ '<|im_start|>system\\nI don\\'t:\\n\"lie\"<|im_end|>' }}", "ChatML",
+         "I don't:\n\"lie\""},
+        {"{{ '<|im_start|>system\\n\\x41<|im_end|>' }}", "ChatML", ""},
+        {"{{ \"<|im_start|>system\\n\" + s + '<|im_end|>' }}", "ChatML", ""},
+        {"text <|im_start|>system\nI don't<|im_end|>", "ChatML", ""},
         {"<|im_start|>system\nnever closed", "ChatML", ""},
         {"<|im_start|>system\n<|im_end|>", "ChatML", ""},
     };
@@ -42,7 +56,7 @@ Test(chat, templates) {
         cr_expect_str_eq(chat.default_system, cases[i].system, "case %zu", i);
     }
     static const char *const unknown[] = {"", "{{ bos_token }}[INST] {{ message }} [/INST]",
-                                          "<|start_header_id|> alone"};
+                                          "<|start_header_id|> alone", smolvlm};
     for (size_t i = 0; i < N_OF(unknown); i++) {
         struct sheaf_chat chat;
         cr_expect_eq(sheaf_chat_from_template(unknown[i], &chat), SHEAF_STATUS_UNSUPPORTED);
@@ -119,6 +133,10 @@ Test(chat, prompts) {
                   "<start_of_turn>user\nBe brief.\n\nHi<end_of_turn>\n"
                   "<start_of_turn>model\nHello.<end_of_turn>\n"
                   "<start_of_turn>user\nBye<end_of_turn>\n<start_of_turn>model\n");
+    expect_prompt(phi4, talk, 4, true,
+                  "<|im_start|>system<|im_sep|> Be brief. <|im_end|><|im_start|>user<|im_sep|>Hi\n"
+                  "<|im_end|><|im_start|>assistant<|im_sep|>Hello.<|im_end|>"
+                  "<|im_start|>user<|im_sep|>Bye<|im_end|><|im_start|>assistant<|im_sep|>");
     /* The template's own system message stands in for a missing one. */
     expect_prompt(smollm2, talk + 1, 1, false,
                   "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by "
@@ -162,8 +180,8 @@ static void expect_next_turn(const struct sheaf_chat *chat, const char *first) {
 /* The prompt for the next turn, fed piecewise, is the prompt of the whole talk. */
 Test(chat, after_answer) {
     static const struct sheaf_chat_message talk[] = {{"user", "Hi"}, {"assistant", "Hello"}};
-    static const char *const templates[] = {qwen3, llama3, gemma};
-    static const char *const ends[] = {"<|im_end|>", "<|eot_id|>", "<end_of_turn>"};
+    static const char *const templates[] = {qwen3, llama3, gemma, phi4};
+    static const char *const ends[] = {"<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|im_end|>"};
     for (size_t i = 0; i < N_OF(templates); i++) {
         struct sheaf_chat chat;
         char *first, *both, joined[512];

@@ -7,6 +7,7 @@
 struct format {
     const char *name;
     const char *markers[2]; /* all must occur; unused ones are "" */
+    const char *others[2]; /* markers of templates of other formats: none may occur; NULL: unused */
     const char *open, *opened, *close;
     const char *assistant; /* what the format calls that role */
     bool trim;             /* contents without white space around them */
@@ -16,6 +17,7 @@ struct format {
 static const struct format formats[SHEAF_CHAT_COUNT] = {
     [SHEAF_CHAT_CHATML] = {"ChatML",
                            {"<|im_start|>", ""},
+                           {"<|im_sep|>", "<end_of_utterance>"},
                            "<|im_start|>",
                            "\n",
                            "<|im_end|>\n",
@@ -24,6 +26,7 @@ static const struct format formats[SHEAF_CHAT_COUNT] = {
                            true},
     [SHEAF_CHAT_LLAMA3] = {"Llama 3",
                            {"<|start_header_id|>", "<|end_header_id|>"},
+                           {NULL, NULL},
                            "<|start_header_id|>",
                            "<|end_header_id|>\n\n",
                            "<|eot_id|>",
@@ -32,51 +35,86 @@ static const struct format formats[SHEAF_CHAT_COUNT] = {
                            true},
     [SHEAF_CHAT_GEMMA] = {"Gemma",
                           {"<start_of_turn>", ""},
+                          {NULL, NULL},
                           "<start_of_turn>",
                           "\n",
                           "<end_of_turn>\n",
                           "model",
                           true,
                           false},
+    [SHEAF_CHAT_PHI4] = {"Phi-4",
+                         {"<|im_start|>", "<|im_sep|>"},
+                         {NULL, NULL},
+                         "<|im_start|>",
+                         "<|im_sep|>",
+                         "<|im_end|>",
+                         "assistant",
+                         false,
+                         true},
 };
 
 const char *sheaf_chat_name(enum sheaf_chat_format format) {
     return (unsigned)format < SHEAF_CHAT_COUNT ? formats[format].name : "?";
 }
 
+/* The text s [len] of a literal in `quote` (0: of unknown quotes) into dst, which has room for it; 0: a
+ * quote, a brace or an escape in it means that something variable is inserted. */
+static size_t read_literal(const char *s, size_t len, char quote, char *dst) {
+    static const char escapes[] = "nt'\"\\", meanings[] = "\n\t'\"\\";
+    size_t n = 0;
+    for (size_t i = 0; i < len; i++) {
+        char c = s[i];
+        const char *escape = quote && c == '\\' && i + 1 < len ? strchr(escapes, s[i + 1]) : NULL;
+        const bool other_quote = quote && (c == '\'' || c == '"') && c != quote;
+        if (escape && *escape) {
+            c = meanings[escape - escapes];
+            i++;
+        } else if (strchr("'\"{}\\", c) && !other_quote) {
+            return 0;
+        }
+        dst[n++] = c;
+    }
+    return n;
+}
+
 /* A ChatML template that inserts a system message of its own spells it whole: a literal from
- * <|im_start|>system to <|im_end|>, with the newline either real or as \n. A quote or a brace in
- * between means that something variable is inserted, and it is not the default. */
+ * <|im_start|>system to <|im_end|>, with the newline either real or as \n. */
 static void find_default_system(const char *text, struct sheaf_chat *chat) {
     static const char open[] = "<|im_start|>system", close[] = "<|im_end|>";
     for (const char *p = text; (p = strstr(p, open)) != NULL;) {
+        const char before = p > text ? p[-1] : 0;
+        const char quote = before == '\'' || before == '"' ? before : 0;
         p += sizeof open - 1;
         size_t skip = *p == '\n' ? 1 : p[0] == '\\' && p[1] == 'n' ? 2 : 0;
         const char *end = strstr(p, close);
         if (skip == 0 || !end) continue;
         size_t len = (size_t)(end - p) - skip;
         if (len == 0 || len >= sizeof chat->default_system) continue;
-        bool literal = true;
-        for (size_t i = 0; i < len; i++)
-            if (strchr("'\"{}\\", p[skip + i])) literal = false;
-        if (!literal) continue;
-        memcpy(chat->default_system, p + skip, len);
+        len = read_literal(p + skip, len, quote, chat->default_system);
         chat->default_system[len] = 0;
-        return;
+        if (len) return;
     }
+}
+
+/* Has the text all markers of a format, and none of others? */
+static bool fits(const struct format *f, const char *text) {
+    for (int i = 0; i < 2; i++)
+        if (!strstr(text, f->markers[i]) || (f->others[i] && strstr(text, f->others[i])))
+            return false;
+    return true;
 }
 
 enum sheaf_status sheaf_chat_from_template(const char *text, struct sheaf_chat *out) {
     *out = (struct sheaf_chat){0};
     for (int f = 0; f < SHEAF_CHAT_COUNT; f++) {
-        if (!strstr(text, formats[f].markers[0]) || !strstr(text, formats[f].markers[1])) continue;
+        if (!fits(&formats[f], text)) continue;
         out->format = (enum sheaf_chat_format)f;
         if (f == SHEAF_CHAT_CHATML) find_default_system(text, out);
         return SHEAF_STATUS_SUCCESS;
     }
     return sheaf_set_error(
         SHEAF_STATUS_UNSUPPORTED,
-        "chat: the model's template is none of ChatML, Llama 3, Gemma; it begins "
+        "chat: the model's template is none of ChatML, Llama 3, Gemma, Phi-4; it begins "
         "\"%.60s\". Run without --chat and write the format into the prompt",
         text);
 }
