@@ -182,6 +182,45 @@ Test(arch, logits_are_those_of_an_independent_evaluation) {
     sheaf_world_finalize();
 }
 
+/* A copy of a file with one more number. */
+static void add_number(const char *from, const char *to, const char *key, float value) {
+    struct sheaf_gguf *in, *out = sheaf_gguf_new();
+    cr_assert_eq(sheaf_gguf_open(from, &in), 0, "%s", sheaf_last_error());
+    cr_assert_eq(sheaf_gguf_copy_kv(out, in), 0);
+    cr_assert_eq(sheaf_gguf_set_f32(out, key, value), 0);
+    char *data = malloc(sheaf_gguf_file_size(in)), *at = data;
+    cr_assert_not_null(data);
+    for (int64_t i = 0; i < sheaf_gguf_n_tensors(in); i++) {
+        const struct sheaf_gguf_tensor *t = sheaf_gguf_tensor(in, i);
+        cr_assert_eq(sheaf_gguf_read(in, t, 0, at, t->size), 0, "%s", sheaf_last_error());
+        cr_assert_eq(sheaf_gguf_add_tensor(out, t->name, t->type, t->n_dims, t->ne, at), 0);
+        at += t->size;
+    }
+    cr_assert_eq(sheaf_gguf_write(out, to), 0, "%s", sheaf_last_error());
+    free(data);
+    sheaf_gguf_free(in);
+    sheaf_gguf_free(out);
+}
+
+Test(arch, logits_of_gemma3_are_capped) {
+    static double want[VOCAB];
+    static float got[VOCAB];
+    struct model m;
+    char path[256];
+    start_world();
+    for (size_t i = 0; get_model(i, &m) && !is(&m, "gemma3");) i++;
+    snprintf(path, sizeof path, "%s", write_model(&m));
+    const char *capped = in_dir("capped.gguf");
+    add_number(path, capped, "gemma3.final_logit_softcapping", 2);
+    read_golden(&m, want);
+    for (int k = 0; k < VOCAB; k++) want[k] = 2 * tanh(want[k] / 2);
+    for (int members = 0; members <= 3; members++) {
+        evaluate(capped, &m, members, NULL, "auto", 512, got);
+        compare(&m, members, "capped", got, want);
+    }
+    sheaf_world_finalize();
+}
+
 /* With whole sums logits are those of one device bit by bit: in batches of 7 tokens, and on three
  * members also token by token, which makes other products. */
 Test(arch, whole_sums_have_the_same_bits) {

@@ -12,7 +12,7 @@
 
 TestSuite(hparams, .init = setup, .fini = teardown, .timeout = 60);
 
-enum kind { INT, FLOAT, TEXT, FLAGS };
+enum kind { INT, FLOAT, TEXT, FLAGS, FLAG };
 
 struct change {
     const char *arch, *suffix;
@@ -42,6 +42,10 @@ static const struct change changes[] = {
     {"llama", "rope.dimension_count", INT, 7, 0, REFUSED,
      "llama.rope.dimension_count is 7; allowed are even numbers"},
     {"llama", "rope.dimension_sections", INT, 8, 0, UNKNOWN, "llama.rope.dimension_sections"},
+    {"llama", "attention.causal", FLAG, 0, 0, UNKNOWN, "'llama.attention.causal' is false"},
+    {"llama", "attention.causal", FLAG, 1, 0, 0, NULL},
+    {"bert", "attention.causal", FLAG, 1, 0, UNKNOWN, "'bert.attention.causal' is true"},
+    {"gemma3", "final_logit_softcapping", FLOAT, -1, 0, REFUSED, "final_logit_softcapping is -1"},
     {"llama", "rope.freq_base", FLOAT, 0.5, 0, REFUSED, "llama.rope.freq_base is 0.5"},
     {"llama", "rope.scaling.type", TEXT, 0, "su", UNKNOWN, "llama.rope.scaling.type 'su'"},
     {"llama", "rope.scaling.factor", FLOAT, -1, 0, REFUSED, "rope.scaling.factor is -1"},
@@ -106,6 +110,7 @@ static void set(struct sheaf_gguf *g, const struct change *c) {
     if (c->kind == INT) status = sheaf_gguf_set_u32(g, key, (uint32_t)c->value);
     if (c->kind == FLOAT) status = sheaf_gguf_set_f32(g, key, (float)c->value);
     if (c->kind == TEXT) status = sheaf_gguf_set_str(g, key, c->text);
+    if (c->kind == FLAG) status = sheaf_gguf_set_bool(g, key, c->value > 0);
     if (c->kind == FLAGS) {
         const size_t n = strlen(c->text);
         for (size_t i = 0; i < n; i++) flags[i] = c->text[i] == '1';

@@ -94,6 +94,11 @@ struct sheaf_tensor *sheaf__build_logits(struct sheaf__builder *b, struct sheaf_
     if (!output) output = b->model->w[SHEAF__W_TOKEN_EMBD]; /* tied */
     x = sheaf_mul_mat(b->ctx, output, x);
     if (differs_from_1(b->hp->logit_scale)) x = sheaf_scale(b->ctx, x, 1.0f / b->hp->logit_scale);
+    const float cap = b->hp->logit_cap;
+    if (cap > 0) {
+        x = sheaf_unary(b->ctx, sheaf_scale(b->ctx, x, 1.0f / cap), SHEAF_UNARY_OP_TANH);
+        x = sheaf_scale(b->ctx, x, cap);
+    }
     return sheaf_set_name(x, "logits");
 }
 

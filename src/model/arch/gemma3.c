@@ -1,6 +1,6 @@
 /* Architecture `gemma3` (text): embeddings scaled by sqrt(n_embd), norms before and after attention
  * and feed-forward, norms of q and k heads, GEGLU, five layers with a sliding window for each with
- * full attention. GGUF files hold norm weights with the +1 already added.
+ * full attention; logits may be capped. GGUF files hold norm weights with the +1 already added.
  * Source of the facts: the Gemma 3 report (arXiv 2503.19786) and the converter of GGUF files. */
 #include <math.h>
 
@@ -15,6 +15,9 @@ static enum sheaf_status read_hparams(const struct sheaf_gguf *gguf, struct shea
     if (!status)
         status = sheaf__hparams_float(gguf, hp->arch->name, "rope.freq_base_swa", 1, 1e12,
                                       &hp->freq_base_swa);
+    if (!status)
+        status = sheaf__hparams_float(gguf, hp->arch->name, "final_logit_softcapping", 0, 1e6,
+                                      &hp->logit_cap);
     return status;
 }
 

@@ -129,6 +129,21 @@ static enum sheaf_status refuse_sections(const struct sheaf_gguf *gguf,
                            sheaf_gguf_path(gguf), key, hp->arch->name);
 }
 
+/* A decoder's tokens see those before them, an encoder's all. */
+static enum sheaf_status check_causal(const struct sheaf_gguf *gguf,
+                                      const struct sheaf__hparams *hp) {
+    const struct sheaf__arch *arch = hp->arch;
+    bool causal = !arch->encoder;
+    if (arch->scans && !arch->attends) return SHEAF_STATUS_SUCCESS;
+    const enum sheaf_status status =
+        sheaf__hparams_bool(gguf, arch->name, "attention.causal", &causal);
+    if (status || causal != arch->encoder) return status;
+    return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
+                           "%s: key '%s.attention.causal' is %s: tokens of architecture %s see %s",
+                           sheaf_gguf_path(gguf), arch->name, causal ? "true" : "false", arch->name,
+                           arch->encoder ? "all others here" : "only those before them here");
+}
+
 /* ---- heads, experts, windows ---- */
 
 /* Of a model in which some layers have attention: a list of K/V heads, 0 where a layer has a state. */
@@ -341,6 +356,7 @@ enum sheaf_status sheaf__hparams_read(const struct sheaf_gguf *gguf, int64_t n_v
         status = sheaf__hparams_float(gguf, arch, "rope.freq_base", 1, 1e12, &out->freq_base);
     if (!status) status = read_rope_scaling(gguf, out);
     if (!status) status = refuse_sections(gguf, out);
+    if (!status) status = check_causal(gguf, out);
     if (status) return status;
     out->n_vocab = n_vocab;
     out->attn_scale = 1.0f / sqrtf((float)out->head_k);

@@ -55,6 +55,7 @@ struct sheaf__hparams {
     float embd_scale;                    /* on token embeddings, 1 if none */
     float residual_scale;                /* on what a half of a layer adds, 1 if none */
     float logit_scale;                   /* logits are divided by it, 1 if none */
+    float logit_cap; /* then they become cap tanh(logit / cap); 0: they do not */
     /* Layers with a state: heads of d_inner / n_ssm_head elements, n_ssm_group groups of which share
      * their inputs, a state of d_state for each element; a convolution over n_taps tokens. 0: none */
     uint64_t recurrent[SHEAF__MAX_LAYERS / 64]; /* bit il: layer il has a state, not attention */
