@@ -315,6 +315,79 @@ static const struct {
     // clang-format on
 };
 
+/* The same for those with Chinese characters or every sign apart. */
+static const char *const apart_families[] = {"kimi-k2", "deepseek-llm"};
+static const struct {
+    const char *text;
+    const char *words[2];
+} apart_cases[] = {
+    // clang-format off
+    {"I'm sure we'll DON'T they'VE",
+     {"I'm| sure| we'll| DON'T| they'VE",
+      "I|'|m| sure| we|'|ll| DON|'|T| they|'|VE"}},
+    {"HelloWorld camelCaseHTTPServer2 x",
+     {"Hello|World| camel|Case|HTTPServer|2| x",
+      "HelloWorld| camelCaseHTTPServer|2| x"}},
+    {"12345 678 9 x1y22",
+     {"123|45| |678| |9| x|1|y|22",
+      "1|2|3|4|5| |6|7|8| |9| x|1|y|2|2"}},
+    {"a\nb\n\nc\r\n d",
+     {"a|\n|b|\n\n|c|\r\n| d",
+      "a|\n|b|\n|\n|c|\r|\n| d"}},
+    {"end  \n\n  next",
+     {"end|  \n\n| | next",
+      "end|  |\n|\n| | next"}},
+    {"  lead and trail  ",
+     {" | lead| and| trail|  ",
+      " | lead| and| trail|  "}},
+    {"!?!\n\nNext (foo) [bar]{baz}",
+     {"!?!\n\n|Next| (|foo|)| [|bar|]{|baz|}",
+      "!?!|\n|\n|Next| (|foo|)| [|bar|]{|baz|}"}},
+    {"a/b//c\n/ path/\n/x",
+     {"a|/b|//|c|\n|/| path|/\n|/x",
+      "a|/|b|//|c|\n|/| path|/|\n|/|x"}},
+    {"na\xC3\xAFve \xC3\x9C""ber caf\xC3\xA9 \xC3\x89""a",
+     {"na\xC3\xAFve| \xC3\x9C""ber| caf\xC3\xA9| \xC3\x89""a",
+      "na|\xC3\xAF|ve| \xC3\x9C|ber| caf|\xC3\xA9| \xC3\x89|a"}},
+    {"\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E\xE3\x81\xA8\xE3\x82\xAB\xE3\x82\xBF\xE3\x82\xAB\xE3\x83\x8A mix\xE6\xBC\xA2\xE5\xAD\x97""A \xE4\xB8\xAD""A x",
+     {"\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E|\xE3\x81\xA8\xE3\x82\xAB\xE3\x82\xBF\xE3\x82\xAB\xE3\x83\x8A| mix|\xE6\xBC\xA2\xE5\xAD\x97|A| |\xE4\xB8\xAD|A| x",
+      "\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E\xE3\x81\xA8\xE3\x82\xAB\xE3\x82\xBF\xE3\x82\xAB\xE3\x83\x8A| mix|\xE6\xBC\xA2\xE5\xAD\x97|A| |\xE4\xB8\xAD|A| x"}},
+    {"\xE4\xB8\xAD""Ab ab\xE4\xB8\xAD '\xE4\xB8\xADs",
+     {"\xE4\xB8\xAD|Ab| ab|\xE4\xB8\xAD| '|\xE4\xB8\xAD|s",
+      "\xE4\xB8\xAD|Ab| ab|\xE4\xB8\xAD| '|\xE4\xB8\xAD|s"}},
+    {"\xED\x95\x9C\xEA\xB5\xAD\xEC\x96\xB4 \xEA\xB0\x80\xEB\x82\x98 x",
+     {"\xED\x95\x9C\xEA\xB5\xAD\xEC\x96\xB4| \xEA\xB0\x80\xEB\x82\x98| x",
+      "\xED\x95\x9C\xEA\xB5\xAD\xEC\x96\xB4| |\xEA\xB0\x80\xEB\x82\x98| x"}},
+    {"x\xE3\x80\x81y\xE3\x80\x82z \xE3\x80\x82\xE3\x80\x8C""a\xE3\x80\x8D\xE2\x80\x9C""b\xE2\x80\x9D",
+     {"x|\xE3\x80\x81y|\xE3\x80\x82z| \xE3\x80\x82\xE3\x80\x8C|a|\xE3\x80\x8D\xE2\x80\x9C|b|\xE2\x80\x9D",
+      "x|\xE3\x80\x81|y|\xE3\x80\x82|z| |\xE3\x80\x82|\xE3\x80\x8C|a|\xE3\x80\x8D|\xE2\x80\x9C|b|\xE2\x80\x9D"}},
+    {"\xC3\xA9 \xC3\xA9x \xC3\x81",
+     {"\xC3\xA9| \xC3\xA9x| \xC3\x81",
+      "\xC3\xA9| \xC3\xA9|x| \xC3\x81"}},
+    {"$price \xE2\x82\xAC""9.99 \xC2\xB1""3%",
+     {"$price| \xE2\x82\xAC|9|.|99| \xC2\xB1|3|%",
+      "$|price| |\xE2\x82\xAC|9|.|9|9| \xC2\xB1|3|%"}},
+    {"1\xE4\xB8\xAD""2 \xE2\x91\xA0 \xE2\x85\xA7x \xE3\x80\x87\xE4\xB8\x89",
+     {"1|\xE4\xB8\xAD|2| |\xE2\x91\xA0| |\xE2\x85\xA7|x| |\xE3\x80\x87\xE4\xB8\x89",
+      "1|\xE4\xB8\xAD|2| |\xE2\x91\xA0| |\xE2\x85\xA7|x| |\xE3\x80\x87|\xE4\xB8\x89"}},
+    {"tab\tsep\t\tend\t",
+     {"tab|\tsep|\t|\tend|\t",
+      "tab|\tsep|\t|\tend|\t"}},
+    {"\xE3\x80\x80\xE3\x80\x80x \xE3\x80\x80y\xE3\x80\x80\xE3\x80\x82",
+     {"\xE3\x80\x80|\xE3\x80\x80x| |\xE3\x80\x80y|\xE3\x80\x80|\xE3\x80\x82",
+      "\xE3\x80\x80|\xE3\x80\x80|x| |\xE3\x80\x80|y|\xE3\x80\x80\xE3\x80\x82"}},
+    {"a\xC2\xA0\xE2\x80\x83""b\xE2\x80\x83\xE4\xB8\xAD\xE2\x80\x83 7",
+     {"a|\xC2\xA0|\xE2\x80\x83""b|\xE2\x80\x83|\xE4\xB8\xAD|\xE2\x80\x83| |7",
+      "a|\xC2\xA0|\xE2\x80\x83|b|\xE2\x80\x83\xE4\xB8\xAD\xE2\x80\x83| |7"}},
+    {"\xD4\xB1\xD5\xA1\xD4\xB2 \xE1\x83\x90\xE1\x83\x91 \xEA\x9E\x8C\xEA\x9E\x8F ti\xE1\xBA\xBFng Vi\xE1\xBB\x87t",
+     {"\xD4\xB1\xD5\xA1|\xD4\xB2| \xE1\x83\x90\xE1\x83\x91| \xEA\x9E\x8C\xEA\x9E\x8F| ti\xE1\xBA\xBFng| Vi\xE1\xBB\x87t",
+      "\xD4\xB1|\xD5\xA1|\xD4\xB2| |\xE1\x83\x90\xE1\x83\x91| \xEA\x9E\x8C|\xEA\x9E\x8F| ti|\xE1\xBA\xBF|ng| Vi|\xE1\xBB\x87|t"}},
+    {"\xE2\xBA\x80x \xE3\x80\x85 \xE2\xBA\x80\xE2\xBC\x80",
+     {"\xE2\xBA\x80|x| |\xE3\x80\x85| \xE2\xBA\x80\xE2\xBC\x80",
+      "\xE2\xBA\x80|x| |\xE3\x80\x85| |\xE2\xBA\x80\xE2\xBC\x80"}},
+    // clang-format on
+};
+
 static void check_words(const char *family, const char *text, const char *want) {
     const struct sheaf__pre_info *info = sheaf__pre_find(family);
     const char *s = text;
@@ -338,10 +411,13 @@ Test(pretokenizer, words) {
     for (size_t i = 0; i < sizeof cased_cases / sizeof *cased_cases; i++)
         for (size_t f = 0; f < 3; f++)
             check_words(cased_families[f], cased_cases[i].text, cased_cases[i].words[f]);
+    for (size_t i = 0; i < sizeof apart_cases / sizeof *apart_cases; i++)
+        for (size_t f = 0; f < 2; f++)
+            check_words(apart_families[f], apart_cases[i].text, apart_cases[i].words[f]);
 }
 
 Test(pretokenizer, names) {
-    cr_expect_null(sheaf__pre_find("deepseek-llm"));
+    cr_expect_null(sheaf__pre_find("deepseek"));
     cr_expect_eq(sheaf__pre_find("default")->pre, SHEAF__PRE_GPT2);
     cr_expect_eq(sheaf__pre_find("llama3"), sheaf__pre_find("llama3"));
     cr_expect(sheaf__pre_find("llama-bpe")->whole_words);

@@ -604,7 +604,7 @@ Test(metadata, refused) {
     } cases[] = {
         {'b', "model", 's', "t5", 0, 0, SHEAF_STATUS_UNSUPPORTED, "is \"t5\""},
         {'b', "model", 'u', "", 1, 0, SHEAF_STATUS_INVALID, "tokenizer.ggml.model"},
-        {'b', "pre", 's', "deepseek-llm", 0, 0, SHEAF_STATUS_UNSUPPORTED,
+        {'b', "pre", 's', "no-such", 0, 0, SHEAF_STATUS_UNSUPPORTED,
          "known are default, gpt-2"},
         {'b', "pre", 'u', "", 1, 0, SHEAF_STATUS_INVALID, "tokenizer.ggml.pre"},
         {'b', "tokens", 't', "", 0, 0, SHEAF_STATUS_INVALID, "has 0 elements"},

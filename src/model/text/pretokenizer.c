@@ -13,7 +13,11 @@
  *   tekken     as gpt-4o without C, with \p{N}
  *   deepseek-v3   \p{N}{1,3} first, then [一-龥぀-ゟ゠-ヿ]+, and on what lies between
  *              [!-/:-@\[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|
- *               ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+ */
+ *               ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
+ *   kimi-k2    \p{Han}+| and gpt-4o without characters of \p{Han} in U and L, and without the slash
+ *   deepseek-llm  one after another, each on what those before have made of the text:
+ *              [\r\n], \s?[LETTERS]+, \s?[SIGNS]+, \s+$, [EASTERN]+, \p{N}
+ *              where LETTERS are those of `cased_letters`, SIGNS and EASTERN of `signs` and `eastern` */
 #include "model/text/pretokenizer.h"
 
 #include <assert.h>
@@ -50,6 +54,8 @@ static const struct sheaf__pre_info infos[] = {
     {"llama4", SHEAF__PRE_GPT4O, false, false},
     {"tekken", SHEAF__PRE_TEKKEN, true, true},
     {"deepseek-v3", SHEAF__PRE_DEEPSEEK3, false, false},
+    {"deepseek-llm", SHEAF__PRE_DEEPSEEK1, false, false},
+    {"kimi-k2", SHEAF__PRE_KIMI, false, false},
 };
 
 const struct sheaf__pre_info *sheaf__pre_find(const char *name) {
@@ -62,7 +68,7 @@ const char *sheaf__pre_names(void) {
     return "default, gpt-2, gpt2, mpt, olmo, phi-2, granite-docling, smollm, starcoder, "
            "refact, command-r, codeshell, exaone, llama-bpe, llama3, llama-v3, falcon3, "
            "dbrx, smaug-bpe, glm4, qwen2, deepseek-r1-qwen, stablelm2, hunyuan, gpt-4o, "
-           "llama4, tekken, deepseek-v3";
+           "llama4, tekken, deepseek-v3, deepseek-llm, kimi-k2";
 }
 
 /* The text being cut. Where numbers, or Chinese and Japanese characters are cut off beforehand, such
@@ -71,6 +77,7 @@ struct scan {
     const char *s;
     size_t len;
     bool numbers_end, cjk_ends;
+    bool han_apart; /* Chinese characters are no letters of words with capitals */
 };
 
 /* A character; class -1 at the end. */
@@ -161,18 +168,50 @@ static size_t next_llama3(const struct scan *t, size_t max_digits) {
     return white_space(t, true);
 }
 
+/* ---- sets of characters ---- */
+
+struct range {
+    uint32_t first, last;
+};
+
+/* ranges [n] ascend. */
+static bool is_in(const struct range *ranges, size_t n, uint32_t cp) {
+    size_t lo = 0, hi = n; /* ranges[lo - 1].first <= cp < ranges[hi].first */
+    while (lo < hi) {
+        const size_t mid = lo + (hi - lo) / 2;
+        if (ranges[mid].first <= cp)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo && cp <= ranges[lo - 1].last;
+}
+#define IS_IN(ranges, cp) is_in(ranges, sizeof(ranges) / sizeof *(ranges), cp)
+
+/* \p{Han} */
+static const struct range han[] = {
+    {0x2E80, 0x2E99},   {0x2E9B, 0x2EF3},   {0x2F00, 0x2FD5},   {0x3005, 0x3005},
+    {0x3007, 0x3007},   {0x3021, 0x3029},   {0x3038, 0x303B},   {0x3400, 0x4DBF},
+    {0x4E00, 0x9FFF},   {0xF900, 0xFA6D},   {0xFA70, 0xFAD9},   {0x16FE2, 0x16FE3},
+    {0x16FF0, 0x16FF1}, {0x20000, 0x2A6DF}, {0x2A700, 0x2B739}, {0x2B740, 0x2B81D},
+    {0x2B820, 0x2CEA1}, {0x2CEB0, 0x2EBE0}, {0x2EBF0, 0x2EE5D}, {0x2F800, 0x2FA1D},
+    {0x30000, 0x3134A}, {0x31350, 0x323AF},
+};
+
 /* ---- words with capitals ---- */
 
-static bool may_begin(const struct peek *p) { /* U of gpt-4o */
+static bool may_begin(const struct scan *t, const struct peek *p) { /* U of gpt-4o */
     const enum sheaf__char_kind k = sheaf__char_kind(p->cp);
     return p->class >= 0 &&
-           (k == SHEAF__KIND_UPPER || k == SHEAF__KIND_LETTER || k == SHEAF__KIND_MARK);
+           (k == SHEAF__KIND_UPPER || k == SHEAF__KIND_LETTER || k == SHEAF__KIND_MARK) &&
+           !(t->han_apart && IS_IN(han, p->cp));
 }
 
-static bool may_go_on(const struct peek *p) { /* L */
+static bool may_go_on(const struct scan *t, const struct peek *p) { /* L */
     const enum sheaf__char_kind k = sheaf__char_kind(p->cp);
     return p->class >= 0 &&
-           (k == SHEAF__KIND_LOWER || k == SHEAF__KIND_LETTER || k == SHEAF__KIND_MARK);
+           (k == SHEAF__KIND_LOWER || k == SHEAF__KIND_LETTER || k == SHEAF__KIND_MARK) &&
+           !(t->han_apart && IS_IN(han, p->cp));
 }
 
 /* Where U*L+ ends that begins at pos, 0: it does not match. *upper: where U+L* ends, or 0. */
@@ -180,12 +219,12 @@ static size_t cased_word(const struct scan *t, size_t pos, size_t *upper) {
     const size_t start = pos;
     size_t last = 0; /* behind the last character of U* that L has, too */
     struct peek p;
-    while (p = at(t, pos), may_begin(&p)) {
+    while (p = at(t, pos), may_begin(t, &p)) {
         pos += p.width;
-        if (may_go_on(&p)) last = pos;
+        if (may_go_on(t, &p)) last = pos;
     }
     const size_t capitals = pos;
-    while (p = at(t, pos), may_go_on(&p)) pos += p.width;
+    while (p = at(t, pos), may_go_on(t, &p)) pos += p.width;
     *upper = capitals > start ? pos : 0;
     return pos > capitals ? pos : last;
 }
@@ -202,7 +241,7 @@ static size_t cased(const struct scan *t) {
     return end;
 }
 
-static size_t next_cased(const struct scan *t, size_t max_digits, bool contractions) {
+static size_t next_cased(const struct scan *t, size_t max_digits, bool contractions, bool slash) {
     const size_t word = cased(t);
     const struct peek p = at(t, 0);
     if (word) {
@@ -213,8 +252,17 @@ static size_t next_cased(const struct scan *t, size_t max_digits, bool contracti
     size_t pos = p.cp == ' ' ? 1 : 0;
     if (at(t, pos).class != SHEAF__CHAR_OTHER) return white_space(t, true);
     pos = run(t, pos, SHEAF__CHAR_OTHER, SIZE_MAX);
-    while (pos < t->len && (t->s[pos] == '\r' || t->s[pos] == '\n' || t->s[pos] == '/')) pos++;
+    while (pos < t->len && (t->s[pos] == '\r' || t->s[pos] == '\n' || (slash && t->s[pos] == '/')))
+        pos++;
     return pos;
+}
+
+static size_t next_kimi(struct scan t) {
+    struct peek p;
+    size_t pos = 0;
+    while (p = at(&t, pos), p.class >= 0 && IS_IN(han, p.cp)) pos += p.width;
+    t.han_apart = true;
+    return pos ? pos : next_cased(&t, 3, true, false);
 }
 
 /* ---- DeepSeek V3 ---- */
@@ -267,10 +315,92 @@ static size_t next_deepseek3(struct scan t) {
     const size_t found = match_deepseek3(&t);
     if (found) return found;
     for (; (p = at(&t, pos)).class >= 0; pos += p.width) {
-        const struct scan rest = {t.s + pos, t.len - pos, true, true};
+        const struct scan rest = {t.s + pos, t.len - pos, true, true, false};
         if (match_deepseek3(&rest)) break;
     }
     return pos;
+}
+
+/* ---- DeepSeek LLM and V2 ---- */
+
+static const struct range cased_letters[] = {
+    // clang-format off
+    {0x41, 0x5A}, {0x61, 0x7A}, {0xB5, 0xB5}, {0xC0, 0xD6}, {0xD8, 0xF6}, {0xF8, 0x1BA},
+    {0x1BC, 0x1BF}, {0x1C4, 0x293}, {0x295, 0x2AF}, {0x370, 0x373}, {0x376, 0x376}, {0x377, 0x377},
+    {0x37B, 0x37D}, {0x37F, 0x37F}, {0x386, 0x386}, {0x388, 0x38A}, {0x38C, 0x38C}, {0x38E, 0x3A1},
+    {0x3A3, 0x3F5}, {0x3F7, 0x481}, {0x48A, 0x52F}, {0x531, 0x556}, {0x10A0, 0x10C5},
+    {0x13A0, 0x13F5}, {0x13F8, 0x13FD}, {0x1C90, 0x1CBA}, {0x1CBD, 0x1CBF}, {0x1D00, 0x1D2B},
+    {0x1D6B, 0x1D77}, {0x1D79, 0x1D9A}, {0x1E00, 0x1F15}, {0x1F18, 0x1F1D}, {0x1F20, 0x1F45},
+    {0x1F48, 0x1F4D}, {0x1F50, 0x1F57}, {0x1F59, 0x1F59}, {0x1F5B, 0x1F5B}, {0x1F5D, 0x1F5D},
+    {0x1F5F, 0x1F7D}, {0x1F80, 0x1FB4}, {0x1FB6, 0x1FBC}, {0x1FBE, 0x1FBE}, {0x1FC2, 0x1FC4},
+    {0x1FC6, 0x1FCC}, {0x1FD0, 0x1FD3}, {0x1FD6, 0x1FDB}, {0x1FE0, 0x1FEC}, {0x1FF2, 0x1FF4},
+    {0x1FF6, 0x1FFC}, {0x2102, 0x2102}, {0x2107, 0x2107}, {0x210A, 0x2113}, {0x2115, 0x2115},
+    {0x2119, 0x211D}, {0x2124, 0x2124}, {0x2126, 0x2126}, {0x2128, 0x2128}, {0x212A, 0x212D},
+    {0x212F, 0x2134}, {0x2139, 0x2139}, {0x213C, 0x213F}, {0x2145, 0x2149}, {0x214E, 0x214E},
+    {0x2183, 0x2183}, {0x2184, 0x2184}, {0x2C00, 0x2C7B}, {0x2C7E, 0x2CE4}, {0x2CEB, 0x2CEE},
+    {0x2CF2, 0x2CF2}, {0x2CF3, 0x2CF3}, {0xA640, 0xA66D}, {0xA680, 0xA69B}, {0xA722, 0xA76F},
+    {0xA771, 0xA787}, {0xA78B, 0xA78E}, {0xAB70, 0xABBF}, {0xFB00, 0xFB06}, {0xFB13, 0xFB17},
+    {0xFF21, 0xFF3A}, {0xFF41, 0xFF5A}, {0x10400, 0x1044F}, {0x104B0, 0x104D3}, {0x104D8, 0x104FB},
+    {0x10C80, 0x10CB2}, {0x10CC0, 0x10CF2}, {0x118A0, 0x118DF}, {0x1E900, 0x1E943},
+    // clang-format on
+};
+static const struct range signs[] = {
+    {0x21, 0x2F},     {0x3A, 0x7E},     {0x2018, 0x201F},
+    {0x3000, 0x3002}, {0xFF01, 0xFF0F}, {0xFF1A, 0xFF5E},
+};
+static const struct range eastern[] = {{0x800, 0x9FA5}, {0xAC00, 0xD7FF}};
+
+static bool is_letter(const struct peek *p) { return p->class >= 0 && IS_IN(cased_letters, p->cp); }
+static bool is_listed_sign(const struct peek *p) { return p->class >= 0 && IS_IN(signs, p->cp); }
+static bool is_eastern(const struct peek *p) { return p->class >= 0 && IS_IN(eastern, p->cp); }
+static bool is_space(const struct peek *p) { return p->class == SHEAF__CHAR_SPACE; }
+static bool is_newline(const struct peek *p) { return p->cp == '\r' || p->cp == '\n'; }
+
+/* Three characters of the text, from the one at pos on. */
+struct three {
+    struct peek a, b, c;
+};
+
+static struct three look(const struct scan *t, size_t pos) {
+    const struct peek a = at(t, pos), b = at(t, pos + a.width);
+    return (struct three){a, b, at(t, pos + a.width + b.width)};
+}
+
+/* Do the first two expressions cut between the character at pos and the next? */
+static bool words_end(const struct scan *t, size_t pos) {
+    const struct three x = look(t, pos);
+    if (x.b.class < 0 || is_newline(&x.a) || is_newline(&x.b)) return true;
+    const bool within = is_letter(&x.a) || (is_space(&x.a) && is_letter(&x.b));
+    return within != is_letter(&x.b) || (is_space(&x.b) && is_letter(&x.c));
+}
+
+/* Does the third? It sees letters, too: some of them are in its range of ASCII. */
+static bool signs_end(const struct scan *t, size_t pos) {
+    const struct three x = look(t, pos);
+    const bool within = is_listed_sign(&x.a) || (is_space(&x.a) && is_listed_sign(&x.b));
+    const bool begins = is_space(&x.b) && !is_listed_sign(&x.b) && is_listed_sign(&x.c) &&
+                        !words_end(t, pos + x.a.width);
+    return within != is_listed_sign(&x.b) || begins;
+}
+
+/* Does the fourth? It matches spaces at the end of what lies between the cuts of the others. */
+static bool spaces_begin(const struct scan *t, size_t pos) {
+    struct peek p = at(t, pos);
+    if (is_space(&p)) return false;
+    while (pos += p.width, p = at(t, pos), is_space(&p))
+        if (words_end(t, pos) || signs_end(t, pos)) return true;
+    return false;
+}
+
+static size_t next_deepseek1(const struct scan *t) {
+    for (size_t pos = 0;;) {
+        const struct three x = look(t, pos);
+        if (words_end(t, pos) || signs_end(t, pos) || spaces_begin(t, pos) ||
+            is_eastern(&x.a) != is_eastern(&x.b) || x.a.class == SHEAF__CHAR_NUMBER ||
+            x.b.class == SHEAF__CHAR_NUMBER)
+            return pos + x.a.width;
+        pos += x.a.width;
+    }
 }
 
 size_t sheaf__pre_next(enum sheaf__pre pre, const char *s, size_t len) {
@@ -282,11 +412,15 @@ size_t sheaf__pre_next(enum sheaf__pre pre, const char *s, size_t len) {
     case SHEAF__PRE_QWEN2:
         return next_llama3(&t, 1);
     case SHEAF__PRE_GPT4O:
-        return next_cased(&t, 3, true);
+        return next_cased(&t, 3, true, true);
     case SHEAF__PRE_TEKKEN:
-        return next_cased(&t, 1, false);
+        return next_cased(&t, 1, false, true);
     case SHEAF__PRE_DEEPSEEK3:
         return next_deepseek3(t);
+    case SHEAF__PRE_DEEPSEEK1:
+        return next_deepseek1(&t);
+    case SHEAF__PRE_KIMI:
+        return next_kimi(t);
     case SHEAF__PRE_SMOLLM: {
         struct peek p = at(&t, 0);
         if (p.class == SHEAF__CHAR_NUMBER) return p.width;

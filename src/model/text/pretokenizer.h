@@ -17,6 +17,8 @@ enum sheaf__pre {
     SHEAF__PRE_GPT4O,  /* o200k: words end where a capital follows; "don't" is one word */
     SHEAF__PRE_TEKKEN, /* the same without contractions, numbers one by one */
     SHEAF__PRE_DEEPSEEK3,
+    SHEAF__PRE_DEEPSEEK1, /* DeepSeek LLM and V2: words, signs, spaces at ends, digits one by one */
+    SHEAF__PRE_KIMI,      /* o200k, with Chinese characters apart */
     SHEAF__PRE_COUNT,
 };
 
