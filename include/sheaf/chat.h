@@ -3,7 +3,8 @@
  * A format is recognised by the markers in tokenizer.chat_template, or, if the file has no
  * template, by its special tokens; templates are not executed. Of a ChatML template the system
  * message that it inserts when there is none is kept. The prompt is to be encoded with
- * SHEAF_TOKENIZE_ADD_SPECIAL | SHEAF_TOKENIZE_PARSE_SPECIAL (the text holds no bos). */
+ * SHEAF_TOKENIZE_ADD_SPECIAL | SHEAF_TOKENIZE_PARSE_SPECIAL (the text begins with a bos only where
+ * the template has one and the tokenizer puts none before a text). */
 #ifndef SHEAF_CHAT_H
 #define SHEAF_CHAT_H
 
@@ -25,6 +26,7 @@ enum sheaf_chat_format {
 struct sheaf_chat {
     enum sheaf_chat_format format;
     char default_system[512]; /* "" if the template has none */
+    char bos[64];             /* what the first message begins with, or "" */
 };
 
 struct sheaf_chat_message {

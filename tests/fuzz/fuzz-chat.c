@@ -14,7 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const char *const roles[] = {"system", "user", "assistant", "tool"};
     static char text[1 << 16], content[MESSAGES][4096];
     struct fuzz_bytes b = {data, size};
-    struct sheaf_chat chat = {SHEAF_CHAT_CHATML, ""};
+    struct sheaf_chat chat = {.format = SHEAF_CHAT_CHATML};
     struct sheaf_chat_message messages[MESSAGES];
     const uint8_t how = fuzz_byte(&b);
     if (sheaf_chat_from_template(fuzz_text(&b, text, sizeof text), &chat))

@@ -106,6 +106,34 @@ Test(chat, models) {
     sheaf_gguf_free(g);
 }
 
+/* A template's bos is written where the tokenizer puts none before a text. */
+Test(chat, bos_of_the_template) {
+    static const struct sheaf_chat_message hi[] = {{"user", "Hi"}};
+    for (int added = 0; added < 2; added++)
+        for (int wanted = 0; wanted < 2; wanted++) {
+            struct sheaf_gguf *g = bpe_gguf("qwen2");
+            struct sheaf_tokenizer *t;
+            struct sheaf_chat chat;
+            char *prompt, *turn, want[256], template[1024];
+            snprintf(template, sizeof template, "%s%s", wanted ? "{{ bos_token }}" : "", llama3);
+            ok(sheaf_gguf_set_str(g, "tokenizer.chat_template", template));
+            ok(sheaf_gguf_set_bool(g, "tokenizer.ggml.add_bos_token", added));
+            ok(sheaf_tokenizer_new(g, &t));
+            ok(sheaf_chat_from_gguf(g, t, &chat));
+            ok(sheaf_chat_format_messages(&chat, hi, 1, false, &prompt));
+            snprintf(
+                want, sizeof want, "%s<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>",
+                wanted && !added ? sheaf_tokenizer_token(t, sheaf_tokenizer_bos(t), NULL) : "");
+            cr_expect_str_eq(prompt, want);
+            ok(sheaf_chat_format_turn(&chat, "Hi", &turn));
+            cr_expect_eq(strncmp(turn, "<|eot_id|><|start", 16), 0, "%s", turn);
+            free(prompt);
+            free(turn);
+            sheaf_tokenizer_free(t);
+            sheaf_gguf_free(g);
+        }
+}
+
 static void expect_prompt(const char *template, const struct sheaf_chat_message *m, size_t n,
                           bool reply, const char *want) {
     struct sheaf_chat chat;

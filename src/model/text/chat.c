@@ -119,12 +119,22 @@ enum sheaf_status sheaf_chat_from_template(const char *text, struct sheaf_chat *
         text);
 }
 
+/* A template that begins with the model's bos is the only one to ask for it if the tokenizer adds none. */
+static void find_bos(const char *text, const struct sheaf_tokenizer *tok, struct sheaf_chat *chat) {
+    size_t len;
+    const char *bos = sheaf_tokenizer_token(tok, sheaf_tokenizer_bos(tok), &len);
+    if (!bos || len >= sizeof chat->bos || sheaf_tokenizer_add_bos(tok)) return;
+    if (strstr(text, "bos_token")) memcpy(chat->bos, bos, len + 1);
+}
+
 enum sheaf_status sheaf_chat_from_gguf(const struct sheaf_gguf *gguf,
                                        const struct sheaf_tokenizer *tok, struct sheaf_chat *out) {
     if (sheaf_gguf_find_key(gguf, "tokenizer.chat_template") >= 0) {
         const char *text;
         enum sheaf_status st = sheaf_gguf_get_str(gguf, "tokenizer.chat_template", &text);
-        return st ? st : sheaf_chat_from_template(text, out);
+        if (!st) st = sheaf_chat_from_template(text, out);
+        if (!st) find_bos(text, tok, out);
+        return st;
     }
     *out = (struct sheaf_chat){0};
     for (int f = 0; f < SHEAF_CHAT_COUNT; f++) {
@@ -194,6 +204,7 @@ static void put_all(struct text *t, const struct sheaf_chat *chat,
     const struct format *f = &formats[chat->format];
     const char *system = *chat->default_system ? chat->default_system : NULL;
     size_t first = n && strcmp(m[0].role, "system") == 0;
+    put_str(t, chat->bos);
     if (first) system = m[0].content;
     if (system && f->has_system) {
         put_message(t, f, "system", NULL, system);
