@@ -48,9 +48,12 @@ static bool is_dense(const struct sheaf_tensor *t) {
 }
 
 /* A library says that it computes views of what it has packed, and products whose columns its
- * packed kernels take for dense or for those of one matrix. */
+ * packed kernels take for dense or for those of one matrix. Rows of one block of 32 have wrong sums
+ * with 32 columns and more (kernels for AMX of ggml 0.27). */
 static bool is_plain_product(const struct sheaf_tensor *node) {
+    enum { SHORT = 32 };
     const struct sheaf_tensor *w = node->src[0], *x = node->src[1];
+    if (w->ne[0] <= SHORT) return false;
     if (node->op == SHEAF_OP_MUL_MAT_ID) return w->ne[3] == 1 && is_dense(x);
     return node->op == SHEAF_OP_MUL_MAT && is_dense(x) && w->ne[2] * w->ne[3] == 1 &&
            x->ne[2] * x->ne[3] == 1;

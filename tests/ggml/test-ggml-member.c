@@ -132,6 +132,12 @@ Test(ggml_member, packs_weights) {
           "strided columns: done\nclear: done\n");
     cr_expect(!strstr(out, "are packed"), "%s", out);
 }
+Test(ggml_member, short_rows_stay) {
+    cr_expect_eq(run("fake-device-packs", "ggml:FAKE0", "bin/helper-ggml-member ggml:FAKE0 short"),
+                 0, "%s", out);
+    shows("right\n");
+    cr_expect(!strstr(out, "are packed"), "%s", out);
+}
 /* A weight that a copy or a fill writes before its first product is packed by that, and anew by a
  * copy after it. One that is read before it stays as it is. */
 Test(ggml_member, packs_what_is_copied) {
@@ -245,6 +251,9 @@ Test(ggml_member, debians_cpu_device) {
                  "%s", out);
     shows("given back: 1\n");
     shows("back: ggml:CPU: read 'factor': the device has the weight in a layout of its own");
+    cr_expect_eq(run(NULL, "ggml:CPU", IN_TREE "bin/helper-ggml-member ggml:CPU short-q8_0"), 0,
+                 "%s", out);
+    shows("right\n");
     cr_expect_eq(run(NULL, "ggml:CPU",
                      "export SHEAF_GGML_REPACK=0;" IN_TREE
                      "bin/helper-ggml-member ggml:CPU packs-q4_0"),
