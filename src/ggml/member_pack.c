@@ -40,7 +40,9 @@ void gg_find_layouts(struct gg_member *m) {
     }
 }
 
-/* Rows side by side, even where there is one: other graphs have more of them. */
+/* Rows side by side, even where there is one: other graphs have more of them. Once a weight is packed
+ * one is as good as dense, such as a token's part of a row of the whole, for which graphs of more
+ * tokens have a copy. */
 static bool is_dense(const struct sheaf_tensor *t) {
     for (int i = 1; i < SHEAF_MAX_DIMS; i++)
         if (t->nb[i] != t->nb[i - 1] * (size_t)t->ne[i - 1]) return false;
@@ -50,13 +52,13 @@ static bool is_dense(const struct sheaf_tensor *t) {
 /* A library says that it computes views of what it has packed, and products whose columns its
  * packed kernels take for dense or for those of one matrix. Rows of one block of 32 have wrong sums
  * with 32 columns and more (kernels for AMX of ggml 0.27). */
-static bool is_plain_product(const struct sheaf_tensor *node) {
+static bool is_plain_product(const struct sheaf_tensor *node, bool is_packed) {
     enum { SHORT = 32 };
     const struct sheaf_tensor *w = node->src[0], *x = node->src[1];
-    if (w->ne[0] <= SHORT) return false;
-    if (node->op == SHEAF_OP_MUL_MAT_ID) return w->ne[3] == 1 && is_dense(x);
-    return node->op == SHEAF_OP_MUL_MAT && is_dense(x) && w->ne[2] * w->ne[3] == 1 &&
-           x->ne[2] * x->ne[3] == 1;
+    const bool one = node->op == SHEAF_OP_MUL_MAT, by_id = node->op == SHEAF_OP_MUL_MAT_ID;
+    if ((!one && !by_id) || w->ne[0] <= SHORT) return false;
+    if (!(is_packed ? sheaf_is_contiguous(x) : is_dense(x))) return false;
+    return w->ne[3] == 1 && (by_id || w->ne[2] * x->ne[2] * x->ne[3] == 1);
 }
 
 /* The one in which the device computes `node` with a weight like `like`; NULL: none. */
@@ -114,7 +116,7 @@ static void log_left(const struct gg_member *m, const struct sheaf_tensor *weigh
 struct gg_tensor *gg_pack(const struct sheaf_tensor *weight, const struct sheaf_tensor *node,
                           const struct gg_tensor *gg) {
     struct gg_kept *k = gg_member_kept(weight);
-    const bool may = is_plain_product(node) && k && !weight->view_src &&
+    const bool may = k && is_plain_product(node, k->packed_in != NULL) && !weight->view_src &&
                      weight->flags & SHEAF_BACKEND_TENSOR_FACTOR && sheaf_is_contiguous(weight);
     if (!may) return NULL;
     const struct gg_member *m = gg_member_buffer_of(weight)->member;
