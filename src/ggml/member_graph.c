@@ -68,6 +68,7 @@ struct build {
     struct gg_lowered **lowered;
     size_t n_lowered, cap_lowered;
     bool with_memory, no_memory; /* the latter: out of it */
+    bool lowers;                 /* the nodes are those of a lowered one */
     enum sheaf_status refused;   /* with its text */
 };
 
@@ -208,13 +209,20 @@ static struct gg_tensor *emit_flat(struct build *b, const struct sheaf_tensor *n
     return &item->gg;
 }
 
+/* May a token name an expert twice? Ids of other members' experts become that of one held here.
+ * ggml's kernels for packed experts have room for as many rows of an expert as there are tokens. */
+static bool repeats_experts(const struct build *b, const struct sheaf_tensor *node) {
+    return b->lowers && node->op == SHEAF_OP_MUL_MAT_ID && node->src[2]->ne[0] > 1;
+}
+
 /* Weights that the device has, or now gets, in a layout of its own. False: something else reads
  * one. */
 static bool take_packed(struct build *b, struct gg_tensor *gg, const int8_t order[GG_MAX_SRC],
                         const struct sheaf_tensor *node) {
     for (int i = 0; i < GG_MAX_SRC && b->with_memory && b->g->m->n_layouts; i++) {
         const struct sheaf_tensor *src = order[i] >= 0 ? node->src[order[i]] : NULL;
-        struct gg_tensor *packed = src && !i ? gg_pack(src, node, gg) : NULL;
+        const bool may = src && !i && !repeats_experts(b, node);
+        struct gg_tensor *packed = may ? gg_pack(src, node, gg) : NULL;
         if (packed)
             gg->src[i] = packed;
         else if (src && gg_read_as_written(src, "compute with")) {
@@ -288,8 +296,10 @@ static bool emit(struct build *b, const struct sheaf_tensor *node) {
     }
     if (gg_lower(b->g->m, node, l)) {
         b->lowered[b->n_lowered++] = l; /* its tensors are keys */
-        b->g->has_lowered = true;
-        return emit_lowered(b, node, l);
+        b->g->has_lowered = b->lowers = true;
+        const bool emitted = emit_lowered(b, node, l);
+        b->lowers = false;
+        return emitted;
     }
     const bool refused = l->n < 0;
     free(l);

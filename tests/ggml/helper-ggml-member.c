@@ -8,7 +8,8 @@
  *   helper-ggml-member DEVICE heads   attention of heads that begin inside of a group of three
  *   helper-ggml-member DEVICE packs|packs-q4_0   weights that the device may have in a layout of
  *                                     its own; fills: which are written by copies, too;
- *                                     short, short-q8_0: whose rows have 32 elements
+ *                                     short, short-q8_0: whose rows have 32 elements; experts:
+ *                                     two of six
  * SHEAF_DEVICES names the device. A library that SHEAF_TEST_HAS names is the program's own. The last
  * line says what happened. */
 #include <dlfcn.h>
@@ -428,6 +429,54 @@ static int short_rows(sheaf_backend_t backend, enum sheaf_type type) {
     return !right;
 }
 
+/* Experts 2 and 3 of six, as a member's node has them: tokens name experts of other members, too,
+ * whose rows are zeros. Values are computed from the weights as they are rounded. */
+static int experts(sheaf_backend_t backend) {
+    enum { K = 256, M = 64, HELD = 2, BASE = 2, ALL = 6, USED = 2, N_TOKENS = 40 };
+    static float w[K * M * HELD], x[K * N_TOKENS], got[M * USED * N_TOKENS];
+    static char raw[sizeof w];
+    int32_t named[USED * N_TOKENS];
+    struct sheaf_context *leaves = context(), *nodes = context();
+    sheaf_backend_buffer_t buffer = NULL;
+    struct sheaf_tensor *tw = sheaf_new_tensor_3d(leaves, SHEAF_TYPE_Q4_0, K, M, HELD);
+    struct sheaf_tensor *tx = sheaf_new_tensor_3d(leaves, SHEAF_TYPE_F32, K, 1, N_TOKENS);
+    struct sheaf_tensor *ids = sheaf_new_tensor_2d(leaves, SHEAF_TYPE_I32, USED, N_TOKENS);
+    struct sheaf_tensor *y = sheaf_mul_mat_id(nodes, tw, tx, ids);
+    struct sheaf_cgraph *graph = sheaf_new_graph(nodes);
+    sheaf_gallocr_t galloc = sheaf_gallocr_new(sheaf_backend_get_default_buffer_type(backend));
+    double squares = 0, errors = 0;
+    tw->flags |= SHEAF_BACKEND_TENSOR_FACTOR;
+    y->op_params[SHEAF_OP_PARAM_BASE] = BASE;
+    y->op_params[SHEAF_OP_PARAM_EXTENT] = ALL;
+    if (sheaf_backend_alloc_ctx_tensors(leaves, backend, &buffer)) return fail("memory");
+    sheaf_backend_buffer_set_usage(buffer, SHEAF_BACKEND_BUFFER_USAGE_WEIGHTS);
+    sheaf_set_output(y);
+    for (int i = 0; i < K * M * HELD; i++) w[i] = (float)((i * 7 + i / K) % 13 - 6);
+    for (int i = 0; i < K * N_TOKENS; i++) x[i] = (float)((i * 3 + i / K) % 17 - 8);
+    for (int i = 0; i < USED * N_TOKENS; i++) named[i] = (i % USED + i / USED) % ALL;
+    if (sheaf_build_forward_expand(graph, y) || sheaf_gallocr_alloc_graph(galloc, graph) ||
+        sheaf_from_float(tw->type, w, raw, K * M * HELD) ||
+        sheaf_to_float(tw->type, raw, w, K * M * HELD) ||
+        sheaf_backend_tensor_set(tw, raw, 0, sheaf_nbytes(tw)) ||
+        sheaf_backend_tensor_set(tx, x, 0, sizeof x) ||
+        sheaf_backend_tensor_set(ids, named, 0, sizeof named) ||
+        sheaf_backend_graph_compute(backend, graph) ||
+        sheaf_backend_tensor_get(y, got, 0, sizeof got))
+        return fail("graph");
+    for (int i = 0; i < M * USED * N_TOKENS; i++) {
+        const int pair = i / M, expert = named[pair] - BASE;
+        double sum = 0;
+        for (int k = 0; k < K && expert >= 0 && expert < HELD; k++)
+            sum += (double)w[(expert * M + i % M) * K + k] * (double)x[pair / USED * K + k];
+        squares += sum * sum;
+        errors += (sum - (double)got[i]) * (sum - (double)got[i]);
+    }
+    const bool right = errors < 5e-4 * squares;
+    printf(right ? "right\n" : "NMSE %g\n", errors / squares);
+    release(galloc, buffer, leaves, nodes);
+    return !right;
+}
+
 enum { HEAD = 64, QUERIES = 5, KEYS = 70, HEADS = 2, Q_HEADS = HEAD * QUERIES };
 
 static enum sheaf_status fill(struct sheaf_tensor *t, int step) {
@@ -547,6 +596,7 @@ int main(int argc, char **argv) {
                  : !strcmp(mode, "packs-q4_0") ? packs(backend, SHEAF_TYPE_Q4_0)
                  : !strcmp(mode, "fills")      ? fills(backend)
                  : !strcmp(mode, "short")      ? short_rows(backend, SHEAF_TYPE_F32)
+                 : !strcmp(mode, "experts")    ? experts(backend)
                  : !strcmp(mode, "short-q8_0") ? short_rows(backend, SHEAF_TYPE_Q8_0)
                                                : run(backend);
         if (!status && !strcmp(mode, "alone")) status = refuses(dev) || events(dev, backend);

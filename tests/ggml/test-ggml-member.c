@@ -255,6 +255,9 @@ Test(ggml_member, debians_cpu_device) {
     cr_expect_eq(run(NULL, "ggml:CPU", IN_TREE "bin/helper-ggml-member ggml:CPU short-q8_0"), 0,
                  "%s", out);
     shows("right\n");
+    cr_expect_eq(run(NULL, "ggml:CPU", IN_TREE "bin/helper-ggml-member ggml:CPU experts"), 0, "%s",
+                 out);
+    shows("right\n");
     cr_expect_eq(run(NULL, "ggml:CPU",
                      "export SHEAF_GGML_REPACK=0;" IN_TREE
                      "bin/helper-ggml-member ggml:CPU packs-q4_0"),
