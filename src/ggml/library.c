@@ -191,8 +191,8 @@ static enum sheaf_status open_file(void **handle) {
 static void find_path(void *handle, struct gg_library *l) {
     Dl_info info;
     void *f = find(handle, "ggml_backend_dev_count");
-    const bool known = f && dladdr(f, &info) && info.dli_fname;
-    snprintf(l->path, sizeof l->path, "%s", known ? info.dli_fname : "libggml.so.0");
+    if (f && dladdr(f, &info) && info.dli_fname)
+        snprintf(l->path, sizeof l->path, "%s", info.dli_fname);
 }
 
 static void load_beside(const struct gg_library *l, const char *below) {
@@ -238,9 +238,10 @@ static void map_types(struct gg_library *l) {
 
 static enum sheaf_status open_library(struct gg_library *l) {
     void *handle = open_programs();
+    const char *named = handle ? NULL : sheaf_setting_value("SHEAF_GGML_LIB");
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     l->own = !handle;
-    snprintf(l->path, sizeof l->path, "libggml.so.0");
+    snprintf(l->path, sizeof l->path, "%s", named ? named : "libggml.so.0");
     if (!handle) st = open_file(&handle);
     if (st) return st;
     find_path(handle, l);

@@ -195,7 +195,7 @@ Test(ggml_member, a_library_without_a_function) {
     shows("has no function ggml_scale");
     refuses("fake-ggml-3");
     shows("ggml 0.27.0, ");
-    shows("it has no function ggml_backend_dev_count");
+    shows("libfake-ggml-3.so: it has no function ggml_backend_dev_count");
 }
 /* Under a name and in a scope of its own, as modules of Python have theirs. */
 Test(ggml_member, the_library_of_the_program) {
