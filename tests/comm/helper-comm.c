@@ -236,6 +236,24 @@ static int queue(int ms) {
     return quit(!st);
 }
 
+/* The process is stopped in 0.2 s, and goes on 3 s later. */
+static void stop_for_a_while(void) {
+    const pid_t self = getpid();
+    if (fork()) return;
+    usleep(200000);
+    kill(self, SIGSTOP);
+    sleep(3);
+    kill(self, SIGCONT);
+    _exit(0);
+}
+
+/* Works for so long while the process runs. */
+static void compute(int ms) {
+    sheaf_world_enter(SHEAF_PHASE_COMPUTE, "long");
+    for (int i = 0; i < ms / 10; i++) usleep(10000);
+    sheaf_world_enter(SHEAF_PHASE_IDLE, NULL);
+}
+
 /* Rank `culprit` misbehaves in the third all-reduce. */
 static int fault(const char *kind, int culprit, size_t n) {
     float *x = calloc(2 * n + 1, sizeof *x), *all = calloc(2 * n * (size_t)n_members, sizeof *x);
@@ -250,8 +268,10 @@ static int fault(const char *kind, int culprit, size_t n) {
             st = sheaf_comm_all_gather(comm, me, x, all, bytes, &what);
             break;
         }
+        if (i == 2 && !strcmp(kind, "suspend")) stop_for_a_while(); /* on all ranks */
         if (mine && i == 2) {
             if (!strcmp(kind, "late")) usleep(1200000);
+            if (!strcmp(kind, "suspend")) compute(600); /* until behind the stop */
             if (!strcmp(kind, "die")) _exit(9);
             if (!strcmp(kind, "kill") || !strcmp(kind, "stop")) {
                 if (getenv("TEST_START")) sum(me, x, n, &what, kind);

@@ -691,6 +691,15 @@ Test(comm_faults, late_within_the_limit_is_fine, .timeout = 120) {
         cr_assert_eq(count("ok rank"), 3, "%s\n%s", *on, out);
     }
 }
+/* All ranks are stopped for longer than the limits, one while it computes, the others in the sum. */
+Test(comm_faults, job_that_is_suspended_goes_on, .timeout = 120) {
+    static const char *const envs[] = {SHM, MPI, TWO_AND_ONE, MPI " TEST_START=1"};
+    for (size_t i = 0; i < sizeof envs / sizeof *envs; i++) {
+        const int rc = run_fault(envs[i], "suspend", 2048);
+        cr_expect_eq(rc, 0, "%s: status %d\n%s", envs[i], rc, out);
+        cr_expect_eq(count("ok rank"), 3, "%s\n%s", envs[i], out);
+    }
+}
 Test(comm_faults, rank_that_never_calls, .timeout = 120) {
     for (const char *const *on = transports(1); *on; on++)
         expect_message(*on, "never", "all_reduce 'ffn_out' (node 2", "rank 1 (");

@@ -105,10 +105,17 @@ static const struct sheaf__devcomm_i *vote_for(sheaf_backend_dev_t dev, const ch
 
 /* The deadline of the calling thread's wait, for give_up. */
 static _Thread_local uint64_t deadline;
+static _Thread_local struct sheaf__absence away;
+
+static void set_deadline(uint64_t now, uint64_t limit) {
+    deadline = now + limit;
+    away = (struct sheaf__absence){.looked = now};
+}
 
 static bool give_up(void) {
     if (sheaf__has_failed(sheaf__world())) return true;
-    return deadline && sheaf__time_ns() > deadline;
+    const uint64_t now = sheaf__time_ns();
+    return deadline && now > deadline + sheaf__away(&away, now);
 }
 
 /* ---- making ---- */
@@ -212,7 +219,7 @@ static enum sheaf_status make(struct sheaf__devcomm *dc) {
     st = sheaf_world_broadcast(dc->group.key, sizeof dc->group.key, comm->rank_of[0], WHAT);
     if (st) return st;
     /* ends before the deadline of the other ranks, which wait for this one below */
-    deadline = sheaf__time_ns() + sheaf__world()->limit_ns[SHEAF_PHASE_COLLECTIVE] / 2;
+    set_deadline(sheaf__time_ns(), sheaf__world()->limit_ns[SHEAF_PHASE_COLLECTIVE] / 2);
     if (comm->n_local) st = dc->i->create(&dc->group, &dc->made);
     /* the cause first: ranks that waited for it in vain come second */
     const enum sheaf_status cause = st == SHEAF_STATUS_TIMEOUT ? SHEAF_STATUS_SUCCESS : st;
@@ -305,7 +312,7 @@ static void begin(struct sheaf__devcomm *dc, int local, enum sheaf_comm_kind kin
     struct last *l = &dc->last[local];
     *l = (struct last){*what, kind, bytes, true};
     if (!l->what.tensor) l->what.tensor = "";
-    deadline = now + dc->comm->timeout_ns;
+    set_deadline(now, dc->comm->timeout_ns);
     self->sequence++;
     show(dc, local, now);
     sheaf__record_begin(dc->comm->id, (uint32_t)kind, what->node, bytes, self->sequence,
@@ -364,7 +371,7 @@ enum sheaf_status sheaf__devcomm_run(struct sheaf__devcomm *dc, int local,
 enum sheaf_status sheaf__devcomm_wait(struct sheaf__devcomm *dc, int local) {
     const uint64_t now = sheaf__time_ns();
     const bool open = dc->last[local].open;
-    deadline = now + dc->comm->timeout_ns;
+    set_deadline(now, dc->comm->timeout_ns);
     if (open) show(dc, local, now);
     for (unsigned spins = 0;; spins++) {
         bool done = false;

@@ -74,6 +74,11 @@ static uint64_t median(uint64_t *times, int n) { return quantile(times, n, 1, 2)
 
 /* ---- exchanges ---- */
 
+static void begin(struct probe *p) {
+    p->c.start = sheaf__time_ns();
+    p->c.away = (struct sheaf__absence){.looked = p->c.start};
+}
+
 /* Part k of a stream. Parts are other memory each, as those of a long message are. */
 static void post_part(struct probe *p, uint64_t k, size_t bytes) {
     struct sheaf_comm *comm = p->comm;
@@ -93,7 +98,7 @@ static void post_part(struct probe *p, uint64_t k, size_t bytes) {
 static enum sheaf_status stream(struct probe *p, uint64_t parts, uint64_t ahead, size_t bytes,
                                 uint64_t *took) {
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    p->c.start = sheaf__time_ns();
+    begin(p);
     for (uint64_t k = 0; k < parts + ahead && !st; k++) {
         if (k < parts) post_part(p, k, bytes);
         if (k >= ahead)
@@ -161,7 +166,7 @@ static enum sheaf_status run_scheme(struct probe *p, int scheme, size_t bytes, u
     const int n = scheme == IN_PARTS ? comm->n_hosts : scheme - ONE_OWNER + 1;
     enum sheaf_status st;
     memset(comm->take, 0, (size_t)comm->n_hosts * sizeof *comm->take);
-    p->c.start = sheaf__time_ns();
+    begin(p);
     if (scheme == WHOLE) {
         for (int h = 0; h < comm->n_hosts; h++) comm->take[h] = bytes;
         st = sheaf__wire_frames(&p->c, bytes);

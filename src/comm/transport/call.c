@@ -91,6 +91,7 @@ struct sheaf__member *sheaf__find_member(const struct sheaf_comm *comm, int memb
 void sheaf__note_call(struct sheaf__call *c) {
     const struct sheaf__head *h = &c->head;
     c->start = sheaf__time_ns();
+    c->away = (struct sheaf__absence){.looked = c->start};
     sheaf__enter_collective(h->kind, h->node, h->bytes, h->sequence, c->tensor, c->start);
     sheaf__record_begin(c->comm->id, h->kind, h->node, h->bytes, h->sequence, c->tensor, c->start);
 }

@@ -14,6 +14,7 @@ struct sheaf__call {
     const char *tensor;
     uint64_t region, offset; /* of the data of this step, as in the cell */
     uint64_t start, wait_ns;
+    struct sheaf__absence away; /* since `start` */
     uint64_t hosts_ns; /* of wait_ns: for other hosts, since the last result was published */
     struct sheaf__pending *async; /* whose thread this is; NULL: the member's own */
 };

@@ -25,7 +25,7 @@ static __attribute__((noinline)) enum sheaf_status
 look_around(struct sheaf__call *c, enum wait_for why, int place, uint64_t spins) {
     const struct sheaf_comm *comm = c->comm;
     if (sheaf__has_failed(sheaf__world())) return sheaf__report_failure();
-    const uint64_t now = sheaf__time_ns(), waited = now - c->start;
+    const uint64_t now = sheaf__time_ns(), waited = now - c->start - sheaf__away(&c->away, now);
     if (waited >= comm->timeout_ns + comm->timeout_ns / 8 * waits[why].extra_eighths) {
         char doing[256], where[256];
         const int member = sheaf__member_at(comm, place);

@@ -141,6 +141,7 @@ static enum sheaf_status wait_lane(struct sheaf__call *c, int lane, unsigned bey
         .not_before = comm->delay_ns && l->n ? l->posted + comm->delay_ns : 0,
         .start = c->start,
         .deadline = c->start + comm->timeout_ns + comm->timeout_ns / 16 * beyond,
+        .away = &c->away,
         .describe = sheaf__describe_call,
         .user = c,
         .idle = sheaf__pending_idle(c->async),

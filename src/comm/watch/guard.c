@@ -42,7 +42,7 @@ static const uint64_t SILENT_NS = 1500000000; /* after a failure, a rank silent 
 static const uint64_t TORN_NS = 1000000000;   /* for the text of a record */
 static const uint64_t JOIN_NS = 10000000000u; /* for the thread to end */
 static const uint64_t AWAY_NS = 2000000000;   /* without a tick for this long, the process was
-                                                 stopped */
+                                                 stopped, perhaps with its whole job */
 
 static struct {
     pthread_t thread;
@@ -121,12 +121,24 @@ static void name_self(char *text, size_t size) {
         snprintf(text, size, "rank %.9s (%s)", rank, host);
 }
 
+static struct sheaf__line *own_line(void) {
+    return watching() ? sheaf__line(sheaf__world()->rank) : sheaf__line_alone();
+}
+
+/* The process was away: the phase of the main thread is not late because of that, and has its time
+ * anew. One that begins now is as new. */
+static void forgive_phase(uint64_t now) {
+    _Atomic uint64_t *since = &own_line()->since_ns;
+    uint64_t before = atomic_load_explicit(since, memory_order_relaxed);
+    atomic_compare_exchange_strong(since, &before, now);
+}
+
 /* A thread of this process is in the handler of a crash, which waits for the message. */
 static void check_crash(void) {
     struct sheaf__activity a;
     char what[160], self[SHEAF__HOST_NAME_BYTES + 32];
     if (sheaf__has_failed(sheaf__world())) return;
-    sheaf__read(watching() ? sheaf__line(sheaf__world()->rank) : sheaf__line_alone(), &a);
+    sheaf__read(own_line(), &a);
     sheaf__activity_text(&a, what, sizeof what);
     name_self(self, sizeof self);
     sheaf__notice("%s has crashed with %s in %s", self, sheaf__crash_name(), what);
@@ -136,7 +148,7 @@ static void check_crash(void) {
  * first. */
 static void check_phase(uint64_t now) {
     const struct sheaf__world *w = sheaf__world();
-    const struct sheaf__line *l = watching() ? sheaf__line(w->rank) : sheaf__line_alone();
+    const struct sheaf__line *l = own_line();
     const enum sheaf_phase phase =
         (enum sheaf_phase)atomic_load_explicit(&l->phase, memory_order_relaxed);
     const uint64_t since = atomic_load_explicit(&l->since_ns, memory_order_relaxed);
@@ -300,10 +312,7 @@ static void tick(const struct pollfd *fds, uint64_t now) {
         if (told >= 0 && w->share_of[told] == w->share_of[w->rank]) sheaf__links_told();
         check_silence(now, away);
     }
-    if (!fds && now > guard.last_tick + AWAY_NS) /* the phase of the main thread is not late because
-                                                    of that */
-        atomic_fetch_add_explicit(&sheaf__line_alone()->since_ns, now - guard.last_tick,
-                                  memory_order_relaxed);
+    if (now > guard.last_tick + AWAY_NS) forgive_phase(now);
     guard.last_tick = now;
     end_as_expected(now);
     if (sheaf__crash_name()) check_crash();

@@ -184,7 +184,7 @@ static enum sheaf_phase limit_of(enum sheaf_phase outer) {
 }
 
 static enum sheaf_status round_trip(const struct exchange *e, bool payloads, uint64_t start,
-                                    enum sheaf_phase outer) {
+                                    struct sheaf__absence *away, enum sheaf_phase outer) {
     int code;
     sheaf__mpi_lock();
     const int n = post(e, payloads, &code);
@@ -197,6 +197,7 @@ static enum sheaf_status round_trip(const struct exchange *e, bool payloads, uin
         .n = n,
         .start = start,
         .deadline = start + sheaf__world()->limit_ns[limit_of(outer)],
+        .away = away,
         .setting = outer == limit_of(outer) ? sheaf__phase_setting(outer) : NULL,
         .describe = describe,
         .user = e,
@@ -212,7 +213,8 @@ static enum sheaf_status exchange_in(const struct exchange *e, enum sheaf_phase 
     if (e->send_size && e->send_size <= INLINE_BYTES && sends(e, w->rank))
         memcpy(control.out + HEADER_BYTES, e->send, e->send_size);
     const uint64_t start = sheaf__time_ns();
-    enum sheaf_status st = round_trip(e, false, start, outer);
+    struct sheaf__absence away = {.looked = start};
+    enum sheaf_status st = round_trip(e, false, start, &away, outer);
     if (st) return st;
 
     int i = 0;
@@ -229,7 +231,7 @@ static enum sheaf_status exchange_in(const struct exchange *e, enum sheaf_phase 
             memcpy(e->recv + block_offset(e, r),
                    control.in + (size_t)r * FRAME_BYTES + HEADER_BYTES, size);
     }
-    return more ? round_trip(e, true, start, outer) : SHEAF_STATUS_SUCCESS;
+    return more ? round_trip(e, true, start, &away, outer) : SHEAF_STATUS_SUCCESS;
 }
 
 static enum sheaf_status exchange(const struct exchange *e) {

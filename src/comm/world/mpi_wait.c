@@ -91,15 +91,15 @@ enum sheaf_status sheaf__mpi_wait_all(const struct sheaf__mpi_wait *w) {
         /* Each test costs about a microsecond over TCP. */
         if (!napped && spins % 64 && spins < (world->crowded ? 1 : 2000)) continue;
         if (sheaf__has_failed(world)) return sheaf__report_failure();
-        const uint64_t now = sheaf__time_ns();
-        if (!w->unlimited && now >= deadline) {
+        const uint64_t now = sheaf__time_ns(), away = sheaf__away(w->away, now);
+        if (!w->unlimited && now >= deadline + away) {
             char doing[256], missing[320];
             w->describe(w->user, doing, sizeof doing);
             sheaf__mpi_lock();
             deadline = patience(w);
             name_open(w, missing, sizeof missing);
             sheaf__mpi_unlock();
-            if (now < deadline) {
+            if (now < deadline + away) {
                 if (w->idle)
                     w->idle->touch(w->idle, now);
                 else
@@ -108,7 +108,7 @@ enum sheaf_status sheaf__mpi_wait_all(const struct sheaf__mpi_wait *w) {
             }
             return sheaf__fail(SHEAF_STATUS_TIMEOUT,
                                "%s: waited %.1f s for %s; if it is only slow, raise %s", doing,
-                               (double)(now - w->start) * 1e-9, missing,
+                               (double)(now - w->start - away) * 1e-9, missing,
                                w->setting ? w->setting : "SHEAF_TIMEOUT_MS");
         }
         if (napped) continue;

@@ -84,6 +84,21 @@ void sheaf__mpi_unlock(void);
 /* SUCCESS, or ends the job with the text of MPI's error. */
 enum sheaf_status sheaf__mpi_check(int code, const char *doing);
 
+/* How long a waiting thread did not run because its process was stopped, or suspended with its job.
+ * A wait is not late because of that: on all ranks of a suspended job the clock went on. */
+enum {
+    SHEAF__AWAY_NS = 1000000000
+}; /* a thread that waits looks more often, also on a loaded core */
+struct sheaf__absence {
+    uint64_t looked, total; /* looked: the last time, at first the start of the wait */
+};
+/* At every look of the wait: the total until now. */
+static inline uint64_t sheaf__away(struct sheaf__absence *a, uint64_t now) {
+    if (now > a->looked + SHEAF__AWAY_NS) a->total += now - a->looked;
+    a->looked = now;
+    return a->total;
+}
+
 /* What a thread does between looks at MPI, if a member computes beside it. */
 struct sheaf__idle {
     /* Leaves the core to others for a moment. False, at once, if the member waits. */
@@ -100,6 +115,7 @@ struct sheaf__mpi_wait {
     int n;
     uint64_t not_before; /* clock time before which nothing counts as arrived; 0 none */
     uint64_t start, deadline;
+    struct sheaf__absence *away; /* since `start`; it moves the deadline */
     /* writes what is being done, for messages: "all_reduce 'x' (node 3, 64 bytes)" */
     void (*describe)(const void *user, char *text, size_t size);
     const void *user;
