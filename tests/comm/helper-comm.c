@@ -272,6 +272,7 @@ static int fault(const char *kind, int culprit, size_t n) {
         if (mine && i == 2) {
             if (!strcmp(kind, "late")) usleep(1200000);
             if (!strcmp(kind, "suspend")) compute(600); /* until behind the stop */
+            if (!strcmp(kind, "slow")) compute(3500);   /* longer than the limit */
             if (!strcmp(kind, "die")) _exit(9);
             if (!strcmp(kind, "kill") || !strcmp(kind, "stop")) {
                 if (getenv("TEST_START")) sum(me, x, n, &what, kind);

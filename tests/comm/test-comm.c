@@ -700,6 +700,13 @@ Test(comm_faults, job_that_is_suspended_goes_on, .timeout = 120) {
         cr_expect_eq(count("ok rank"), 3, "%s\n%s", envs[i], out);
     }
 }
+/* A rank that comes back when the watch has reported it does not report itself. */
+Test(comm_faults, rank_that_is_slow_and_alone, .timeout = 60) {
+    const int rc =
+        run_mpirun(1, "SHEAF_TIMEOUT_MS=2000", 30, out, sizeof out, "helper-comm slow 1 0 2048");
+    cr_expect(run_returns(rc, 1), "status %d\n%s", rc, out);
+    cr_expect_eq(count("compute 'long' has not ended"), 1, "want one message\n%s", out);
+}
 Test(comm_faults, rank_that_never_calls, .timeout = 120) {
     for (const char *const *on = transports(1); *on; on++)
         expect_message(*on, "never", "all_reduce 'ffn_out' (node 2", "rank 1 (");

@@ -483,7 +483,7 @@ bool sheaf__watch_stop(void) {
 
 bool sheaf_world_reports_error(void) {
     const struct sheaf__world *w = sheaf__world();
-    if (w->size == 1) return !w->mute;
+    if (w->size == 1 && w->failure == &sheaf__own_failure) return !w->mute;
     /* ranks that do not share a record yet go by what they agreed on */
     if (w->failure == &sheaf__own_failure && w->reporter >= 0) return w->reporter == w->rank;
     if (sheaf__has_failed(w)) {
