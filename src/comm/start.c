@@ -16,6 +16,7 @@
 #include "comm/diag/events.h"
 #include "comm/diag/recorder.h"
 #include "comm/watch/watch.h"
+#include "comm/world/same_setting.h"
 #include "comm/world/world.h"
 #include "sheaf/log.h"
 #include "sheaf/version.h"
@@ -352,6 +353,8 @@ enum sheaf_status sheaf_world_init(const struct sheaf_world_params *given) {
     if (settings) sheaf_set_error(settings, "%s", why);
     if ((st = sheaf_world_agree(settings ? settings : check_labels(transport), "start"))) goto out;
     if ((st = sheaf_world_agree(find_hosts(transport), "start"))) goto out;
+    /* or ranks would not find the same ones */
+    if ((st = sheaf__same_setting("SHEAF_COMM_TRANSPORT", transport, NULL))) goto out;
     if ((st = share_board())) goto out;
     if ((st = sheaf__watch_connect())) goto out;
     sheaf__set_locality(w->local_rank, w->local_size);

@@ -418,6 +418,23 @@ Test(world_ranks, have_a_number_each_in_the_transport, .timeout = 120) {
     }
 }
 
+/* Ranks must find the same hosts: mpirun hands an environment to its own host's ranks only. */
+Test(world_ranks, hear_of_a_transport_that_differs, .timeout = 60) {
+    static const char *const settings[] = {"mpi", "hosts:0,1,1"};
+    for (size_t i = 0; i < 2; i++) {
+        char cmd[1024];
+        snprintf(cmd, sizeof cmd,
+                 "mpirun --allow-run-as-root --oversubscribe -np 1 -x SHEAF_COMM_TRANSPORT=%s "
+                 "%s/bin/helper-world info : -np 2 %s/bin/helper-world info",
+                 settings[i], SHEAF_BUILD_DIR, SHEAF_BUILD_DIR);
+        const int rc = run_command(cmd, 30, out, sizeof out);
+        cr_expect(run_returns(rc, 1), "status %d\n%s", rc, out);
+        cr_expect_eq(count("error: "), 1, "%s", out);
+        cr_expect_not_null(strstr(out, "setting SHEAF_COMM_TRANSPORT is '"), "%s", out);
+        cr_expect_not_null(strstr(out, " and 'auto' on rank 1 ("), "%s", out);
+    }
+}
+
 Test(world_ranks, hear_of_one_rank_s_bad_setting, .timeout = 60) {
     char cmd[1024];
     snprintf(cmd, sizeof cmd,
