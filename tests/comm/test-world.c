@@ -2,8 +2,10 @@
  * devices, and ranks that disagree. */
 #include <criterion/criterion.h>
 #include <stdlib.h>
+#include <sys/utsname.h>
 
 #include "comm/watch/watch.h"
+#include "comm/watch/watch_impl.h"
 #include "comm/world/world.h"
 #include "mpirun.h"
 #include "sanitizer.h"
@@ -202,6 +204,48 @@ Test(world, knows_what_slurm_lacks) {
     cr_expect_not(lacks(claims), "mpirun has them");
     set_all(SLURM_PMIX, true);
     cr_expect(lacks(claims), "Slurm's plugin has not");
+}
+
+/* In place of the C library's. */
+static const char *name_of_host;
+int gethostname(char *name, size_t size) {
+    struct utsname u;
+    snprintf(name, size, "%s", name_of_host || uname(&u) ? name_of_host : u.nodename);
+    return 0;
+}
+
+/* Open MPI calls a host by its name up to the first dot, or by the whole name. */
+Test(world, removes_what_mpi_left_under_both_names_of_the_host) {
+    static const struct {
+        const char *host, *file;
+        bool goes;
+    } cases[] = {
+        {"node1", "node1.%u.131.0", true},
+        {"node1", "node1.%u.131.1", true},
+        {"node1", "node1.%u.131.2", false}, /* two ranks are 0 and 1 */
+        {"node1", "node1.%u.132.0", false}, /* of another job */
+        {"node1.example.org", "node1.%u.131.1", true},
+        {"node1.example.org", "node1.example.org.%u.131.1", true},
+        {"node1.example.org", "node1.example.%u.131.1", false},
+        {"10.1.2.3", "10.1.2.3.%u.131.0", true},
+    };
+    char dir[] = "/tmp/test-world-XXXXXX", file[64], path[256];
+    cr_assert_not_null(mkdtemp(dir));
+    set_all("PMIX_NAMESPACE=305 OMPI_COMM_WORLD_LOCAL_SIZE=2", true);
+    setenv("OMPI_MCA_btl_vader_backing_directory", dir, 1);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(file, sizeof file, cases[i].file, geteuid());
+        snprintf(path, sizeof path, "%s/vader_segment.%s", dir, file);
+        FILE *f = fopen(path, "w");
+        cr_assert_not_null(f);
+        fclose(f);
+        name_of_host = cases[i].host;
+        sheaf__launcher_remove_names();
+        cr_expect_eq(access(path, F_OK) != 0, cases[i].goes, "%s on %s", file, cases[i].host);
+        unlink(path);
+    }
+    name_of_host = NULL;
+    rmdir(dir);
 }
 
 /* ---- under mpirun ---- */

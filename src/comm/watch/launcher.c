@@ -200,7 +200,8 @@ void sheaf__launcher_await(uint64_t limit_ns) {
 
 /* Names that Open MPI's vader leaves in /dev/shm when its processes end without MPI_Finalize:
  * exactly those of the ranks of this job on this host, which vader numbers from 0 on each host. A
- * process that has them mapped keeps them. */
+ * process that has them mapped keeps them. Open MPI calls the host by its name up to the first dot,
+ * unless the name is an address or orte_keep_fqdn_hostnames is set: both are tried. */
 void sheaf__launcher_remove_names(void) {
     const char *job = getenv("PMIX_NAMESPACE"), *ranks = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
     const char *dir = getenv("OMPI_MCA_btl_vader_backing_directory");
@@ -209,11 +210,13 @@ void sheaf__launcher_remove_names(void) {
     const unsigned long id = strtoul(job, &end, 10), n = strtoul(ranks, NULL, 10);
     if (end == job || *end || id > UINT32_MAX) return; /* another launcher's names */
     gethostname(host, sizeof host - 1);
-    for (unsigned long r = 0; r < n && r < MAX_HERE; r++) {
-        snprintf(path, sizeof path, "%s/vader_segment.%s.%u.%lx.%lu", dir ? dir : "/dev/shm", host,
-                 geteuid(), id, r);
-        unlink(path);
-    }
+    const int lengths[] = {(int)strlen(host), (int)strcspn(host, ".")};
+    for (unsigned long r = 0; r < n && r < MAX_HERE; r++)
+        for (int k = 0; k < 1 + (lengths[1] < lengths[0]); k++) {
+            snprintf(path, sizeof path, "%s/vader_segment.%.*s.%u.%lx.%lu", dir ? dir : "/dev/shm",
+                     lengths[k], host, geteuid(), id, r);
+            unlink(path);
+        }
 }
 
 /* ---- which MPI it is ---- */
