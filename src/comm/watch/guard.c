@@ -39,6 +39,7 @@ static const uint64_t SPREAD_NS = 1800000000; /* a main thread waits for that at
 static const uint64_t FORCE_NS = 3000000000u; /* for a main thread to come back from where it is */
 static const uint64_t SILENT_NS = 1500000000; /* after a failure, a rank silent for this long counts
                                                  as stuck */
+static const uint64_t PRINT_NS = 200000000;   /* for a program to print a failure */
 static const uint64_t TORN_NS = 1000000000;   /* for the text of a record */
 static const uint64_t JOIN_NS = 10000000000u; /* for the thread to end */
 static const uint64_t AWAY_NS = 2000000000;   /* without a tick for this long, the process was
@@ -56,6 +57,7 @@ static struct {
     uint64_t ends_at;   /* the same: the farewell before an expected end has its time until then */
     uint64_t torn_at;   /* the record was taken, but has no text */
     uint64_t last_tick, last_beat;
+    uint64_t told_at; /* when a rank was first seen to print the failure */
 } guard = {.wake = -1};
 
 static bool watching(void) { return atomic_load(&guard.watching); }
@@ -131,6 +133,14 @@ static void forgive_phase(uint64_t now) {
     _Atomic uint64_t *since = &own_line()->since_ns;
     uint64_t before = atomic_load_explicit(since, memory_order_relaxed);
     atomic_compare_exchange_strong(since, &before, now);
+}
+
+/* A process that has crashed may end: the launcher then ends the others, also the one that prints. A program that prints
+ * itself does not say when it has. */
+static bool message_is_out(uint64_t now) {
+    const struct sheaf__failure *f = sheaf__world()->failure;
+    if (!guard.told_at && atomic_load(&f->told)) guard.told_at = now;
+    return atomic_load(&f->printed) || (guard.told_at && now > guard.told_at + PRINT_NS);
 }
 
 /* A thread of this process is in the handler of a crash, which waits for the message. */
@@ -321,7 +331,7 @@ static void tick(const struct pollfd *fds, uint64_t now) {
         on_failure(now);
     else
         check_record(now);
-    if (sheaf__crash_name() && atomic_load(&sheaf__world()->failure->told)) sheaf__crash_told();
+    if (sheaf__crash_name() && message_is_out(now)) sheaf__crash_told();
 }
 
 static void *run(void *arg) {

@@ -53,13 +53,14 @@ static bool agreed(void) {
 }
 
 bool sheaf__report_tell(bool met, bool last) {
-    const struct sheaf__failure *f = sheaf__world()->failure;
+    struct sheaf__failure *f = sheaf__world()->failure;
     if (atomic_load(&f->outranked) || agreed() ||
         !sheaf__report_claim(SHEAF__TELLER_WATCH, met, last))
         return false;
     const bool own = f->origin == sheaf__world()->rank;
     sheaf_log(SHEAF_LOG_ERROR, "%s%s%s", own ? "" : sheaf__rank_text(f->origin),
               own ? "" : " reports: ", f->text);
+    atomic_store(&f->printed, 1);
     return true;
 }
 

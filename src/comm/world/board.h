@@ -49,6 +49,7 @@ struct sheaf__failure {
     _Atomic int lower;     /* a lower rank of another share group reports a failure too */
     _Atomic int outranked; /* another share group speaks */
     _Atomic int told;      /* rank + 1 that prints it */
+    _Atomic int printed;   /* the watch of that rank has */
     _Atomic int permit;    /* first rank + 1 of the share group that may, as rank 0's host says */
     char text[SHEAF__REASON_BYTES];
 };
