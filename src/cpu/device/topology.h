@@ -14,7 +14,7 @@
 struct sheaf__cpu_topology;
 
 struct sheaf__cpu_place {
-    char description[192]; /* "AMD EPYC, 2 cores, avx2, CPUs 0-1" */
+    char description[256]; /* "AMD EPYC, 2 cores, avx2, CPUs 0-1" */
     int n_cores;
     int n_threads;    /* default of a team: SHEAF_CPU_THREADS or the cores */
     bool shared;      /* other devices or ranks compute on these cores too */
