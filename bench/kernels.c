@@ -69,10 +69,11 @@ static double decode(const struct sheaf__cpu_kernels *kern, enum sheaf_type type
     float ones[K];
     for (int i = 0; i < K; i++) ones[i] = 1.0f;
     if (rounded) {
-        kern->to_bytes(ones, column, K, true, sheaf__bytes_order(kern->digits_order[type]));
+        kern->to_bytes(ones, column, K, sheaf__digits_at_end(K),
+                       sheaf__bytes_order(kern->digits_order[type]));
         dot = kern->rows_dot_rounded[type];
     } else if (kern->rows_dot_digits[type]) {
-        kern->to_digits(ones, column, K, true, kern->digits_order[type]);
+        kern->to_digits(ones, column, K, sheaf__digits_at_end(K), kern->digits_order[type]);
         dot = kern->rows_dot_digits[type];
     }
     const double start = sheaf__seconds();

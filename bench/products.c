@@ -112,7 +112,8 @@ static double whole(enum sheaf_type type, int64_t k, const char *w, int64_t m) {
     const sheaf__rows_dot_fn dot = digits ? kern->rows_dot_digits[type] : kern->rows_dot[type];
     float *zeros = must(calloc((size_t)k, sizeof *zeros)), out[CHUNK], *to = out;
     void *column = must(aligned_alloc(64, (size_t)(k + 256) * 8));
-    if (digits) kern->to_digits(zeros, column, k, k >= 256, kern->digits_order[type]);
+    if (digits)
+        kern->to_digits(zeros, column, k, sheaf__digits_at_end(k), kern->digits_order[type]);
     const void *act = digits ? column : zeros;
     double best = 1e9;
     for (int i = 0; i < ROUNDS; i++) {

@@ -96,7 +96,9 @@ static void random_row(enum sheaf_type type, void *dst, int64_t n) {
 enum { MAX_K = 2304, MAX_ROWS_HERE = 13, PAD = 48 };
 
 /* Where element i of a column of k lies: its block of 256, and its place there. */
-static int block_of(int64_t k, int64_t i) { return sheaf__digits_block(i / 32, k, k >= 256); }
+static int block_of(int64_t k, int64_t i) {
+    return sheaf__digits_block(i / 32, k, sheaf__digits_at_end(k));
+}
 static int place_of(enum sheaf__digits_order order, int64_t k, int64_t i) {
     return sheaf__digits_place(order, 32 * block_of(k, i) + (int)(i % 32));
 }
@@ -110,7 +112,7 @@ static void make_column(const struct sheaf__cpu_kernels *kern, enum sheaf__act f
     switch (format) {
     case SHEAF__ACT_DIGITS: {
         struct sheaf__act_digits *y = act;
-        kern->to_digits(meant, y, k, k >= 256, order);
+        kern->to_digits(meant, y, k, sheaf__digits_at_end(k), order);
         for (int64_t i = 0; i < k; i++) {
             const struct sheaf__act_digits *x = &y[i / 256];
             const int b = block_of(k, i), at = place_of(order, k, i);
@@ -128,7 +130,7 @@ static void make_column(const struct sheaf__cpu_kernels *kern, enum sheaf__act f
     }
     case SHEAF__ACT_WORDS: {
         struct sheaf__act_words *y = act;
-        kern->to_words(meant, y, k, k >= 256, order);
+        kern->to_words(meant, y, k, sheaf__digits_at_end(k), order);
         for (int64_t i = 0; i < k; i++) {
             const struct sheaf__act_words *x = &y[i / 256];
             const float d = x->d[block_of(k, i)];
@@ -140,7 +142,7 @@ static void make_column(const struct sheaf__cpu_kernels *kern, enum sheaf__act f
     }
     case SHEAF__ACT_BYTES: {
         struct sheaf__act_bytes *y = act;
-        kern->to_bytes(meant, y, k, k >= 256, order);
+        kern->to_bytes(meant, y, k, sheaf__digits_at_end(k), order);
         for (int64_t i = 0; i < k; i++) {
             const struct sheaf__act_bytes *x = &y[i / 256];
             const float d = x->d[block_of(k, i)];
@@ -243,7 +245,7 @@ static int check_kernels(enum way way) {
                         float *one = &want[c][r].alone;
                         const void *col = cols[c];
                         if (way == BY_FEW) {
-                            kern->to_digits(exact[c], (void *)single, k, k >= 256,
+                            kern->to_digits(exact[c], (void *)single, k, sheaf__digits_at_end(k),
                                             kern->digits_order[types[t]]);
                             col = single;
                         }
@@ -774,11 +776,13 @@ Test(mul_mat, rows_with_vbmi_have_the_same_bits) {
             const void *rounded[COLS] = {bytes[0], bytes[1], bytes[2]};
             for (int c = 0; c < COLS; c++) {
                 fill(x, k);
-                with->to_words(x, (void *)words[c], k, k >= 256, with->few_order[type]);
-                with->to_bytes(x, (void *)bytes[c], k, k >= 256,
+                with->to_words(x, (void *)words[c], k, sheaf__digits_at_end(k),
+                               with->few_order[type]);
+                with->to_bytes(x, (void *)bytes[c], k, sheaf__digits_at_end(k),
                                sheaf__bytes_order(with->digits_order[type]));
             }
-            with->to_digits(x, (void *)digits, k, k >= 256, with->digits_order[type]);
+            with->to_digits(x, (void *)digits, k, sheaf__digits_at_end(k),
+                            with->digits_order[type]);
             for (int i = 0; i < 2; i++) {
                 float *to[2 * COLS + 1];
                 for (int j = 0; j < 2 * COLS + 1; j++) to[j] = out[i][j];
@@ -815,9 +819,10 @@ static int check_vnni_256(enum way way) {
         for (int c = 0; c < COLS; c++) {
             fill(x, K);
             if (way == BY_ROUNDED)
-                tables[1]->to_bytes(x, (void *)act[c], K, K >= 256, sheaf__bytes_order(order));
+                tables[1]->to_bytes(x, (void *)act[c], K, sheaf__digits_at_end(K),
+                                    sheaf__bytes_order(order));
             else
-                tables[1]->to_digits(x, (void *)act[c], K, K >= 256, order);
+                tables[1]->to_digits(x, (void *)act[c], K, sheaf__digits_at_end(K), order);
             cols[c] = act[c];
         }
         for (int nc = 1; nc <= COLS; nc++, compared++) {
@@ -860,7 +865,7 @@ Test(mul_mat, rounded_columns_that_are_not_finite) {
                 if (c == SPECIAL) x[40] = x[50] = x[300] = INFINITY;
                 if (c == SPECIAL + 1) x[77] = NAN;
                 if (sheaf_is_quantized(type))
-                    kern->to_bytes(x, (void *)act[c], K, K >= 256,
+                    kern->to_bytes(x, (void *)act[c], K, sheaf__digits_at_end(K),
                                    sheaf__bytes_order(kern->digits_order[type]));
                 else
                     kern->from_float[SHEAF_TYPE_BF16](x, act[c], K);

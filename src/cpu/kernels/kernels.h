@@ -145,6 +145,8 @@ static inline int sheaf__digits_block(int64_t i, int64_t n, bool at_end) {
     const int64_t blocks = n / 32;
     return (int)(i % 8) + (at_end && i / 8 == blocks / 8 ? 8 - (int)(blocks % 8) : 0);
 }
+/* Do the last blocks of a column of k elements lie so? */
+static inline bool sheaf__digits_at_end(int64_t k) { return k >= 256; }
 /* The place of element i of 256; PLAIN, WORDS and SHORTS are not moved. */
 static inline int sheaf__digits_place(enum sheaf__digits_order order, int i) {
     const int b = i / 32, e = i % 32, lane = sheaf__digits_block_lane(order, b);

@@ -130,7 +130,7 @@ static void convert_columns(const struct sheaf__cpu_kernels *kern, const struct 
     float tmp[SHEAF__SEGMENT];
     int64_t segments = (c->k + SHEAF__SEGMENT - 1) / SHEAF__SEGMENT, step = c->n < nth ? nth : 1;
     int64_t first_segment = c->n < nth ? ith : 0;
-    const bool at_end = c->k >= 256;
+    const bool at_end = sheaf__digits_at_end(c->k);
     for (int64_t j = c->n < nth ? 0 : ith; j < c->n; j += c->n < nth ? 1 : nth) {
         int64_t i1 = j % b->ne[1], i2 = j / b->ne[1] % b->ne[2], i3 = j / b->ne[1] / b->ne[2];
         const char *src = column_source(b, i1, i2, i3);
@@ -172,9 +172,9 @@ static void multiply(const struct columns *c, const struct sheaf_tensor *a, cons
         float sums[SHEAF__BF16_COLS][GROUP];
         for (int64_t i = 0, now; i < c->k; i += now) {
             const void *at[SHEAF__BF16_COLS];
+            float *to[SHEAF__BF16_COLS];
             /* less than a unit goes with the part before it: kernels look back from the end of a row */
             now = c->k - i < part + PART_UNIT ? c->k - i : part;
-            float *to[SHEAF__BF16_COLS];
             for (int j = 0; j < nc; j++) {
                 at[j] = (const char *)act[j] + sheaf__act_row_size(c->act, i);
                 to[j] = i == 0 ? out[j] + r0 : sums[j];

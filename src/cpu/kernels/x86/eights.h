@@ -381,7 +381,7 @@ INLINE void unpack_eight(enum sheaf_type type, const char *w, int n, struct eigh
 /* The last n < 8 blocks of a row, from *w on: as whole_256 has them, eight that end with a long row, or these. */
 INLINE int blocks_of_rest(enum sheaf_type type, bool long_row, int n, const char **w) {
     if (!long_row) return n;
-    *w -= size_256(type) / 8 * (size_t)(8 - n);
+    *w = whole_256(type, *w, n * SHEAF__QK, true, NULL);
     return 8;
 }
 
@@ -476,7 +476,7 @@ INLINE void digits_eights(enum sheaf_type type, enum sheaf__act act, int R, int6
     for (; blocks >= 8; blocks -= 8, w += size_256(type), y += act_size_256(act))
         digits_eight(type, act, R, w, w_stride, 8, fetch, y, acc, mins);
     if (blocks > 0) {
-        const int n = blocks_of_rest(type, k >= SHEAF__QK_K, (int)blocks, &w);
+        const int n = blocks_of_rest(type, sheaf__digits_at_end(k), (int)blocks, &w);
         digits_eight(type, act, R, w, w_stride, n, fetch, y, acc, mins);
     }
     UNROLL for (int r = 0; r < R; r++) out[r] = v_sum(end_eights(type, acc[r], mins[r]));

@@ -190,7 +190,7 @@ INLINE void row_signed(enum sheaf_type type, int64_t k, const char *w, bool long
 /* A part of a row, from its sums so far, zeros at first, to those with this part. */
 INLINE void few_row(enum sheaf_type type, enum sheaf__act act, int64_t k, const char *w,
                     struct fetch fetch, const struct few *f, int C, bool first, v_f *sums) {
-    const bool long_row = !first || k >= SHEAF__QK_K;
+    const bool long_row = !first || sheaf__digits_at_end(k);
     v_f acc[SHEAF__TILE_COLS * FEW_SUMS];
     UNROLL_16 for (int i = 0; i < sums_of_few(type, C); i++) acc[i] =
         first ? v_set1(0.0f) : sums[i];

@@ -306,7 +306,8 @@ INLINE void digits_32(enum sheaf_type type, enum sheaf__act act, int64_t k, cons
     take_sums(from, C, acc, other);
     for (int64_t b = 0; b < blocks; b += 8, w += 8 * block) {
         _Alignas(8) char rest[MOST_256];
-        const char *p = whole_256(type, w, k - b * SHEAF__QK, from || k >= SHEAF__QK_K, rest);
+        const char *p =
+            whole_256(type, w, k - b * SHEAF__QK, from || sheaf__digits_at_end(k), rest);
         digits_256(type, act, p, fetch, cols, C, b / 8, acc, other);
     }
     if (keep_sums(to, C, acc, other)) return;

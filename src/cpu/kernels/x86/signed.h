@@ -381,7 +381,7 @@ INLINE void digits_signed(enum sheaf_type type, int64_t k, const char *w, struct
     UNROLL for (int c = 0; c < C; c++) acc[c][0] = acc[c][1] = _mm256_setzero_ps();
     for (int64_t i = 0; i < k; i += SHEAF__QK_K, w += size_256(type)) {
         _Alignas(8) char rest[MOST_256];
-        const char *p = whole_256(type, w, k - i, k >= SHEAF__QK_K, rest);
+        const char *p = whole_256(type, w, k - i, sheaf__digits_at_end(k), rest);
         const struct scales s = scales_256(type, p);
         float t[TILE][16];
         uint32_t signs[8];
@@ -456,7 +456,7 @@ INLINE void digits_iq4(enum sheaf_type type, enum sheaf__act act, int64_t k, con
     take_sums(from, C, acc, sums);
     for (int64_t i = 0, b = 0; i < k; i += SHEAF__QK_K, b++, w += size_256(type)) {
         _Alignas(8) char rest[MOST_256];
-        const char *p = whole_256(type, w, k - i, from || k >= SHEAF__QK_K, rest);
+        const char *p = whole_256(type, w, k - i, from || sheaf__digits_at_end(k), rest);
         const __m256 d = xs ? scales_32(type, p) : halves_8(p, block);
         __m256i q[8];
         __m256 dot[TILE];
