@@ -378,8 +378,7 @@ feed_forward_state(const struct gg_cutter *c, const struct whole *g, size_t i, c
         return NULL;
     }
     const int64_t n = down->ne[0];
-    const bool is_ours = down->type >= 0 && down->type < GG_MAX_TYPES;
-    const int type = is_ours ? c->e->host->type[down->type] : -1; /* -1: another device's alone */
+    const int type = gg_type_of(c->e->host, down->type); /* -1: of another device alone */
     const int64_t block = type < 0 ? 1 : sheaf_blck_size((enum sheaf_type)type);
     const int64_t inner = c->whole_sums ? sheaf__row_group(n) : block;
     if (l->role == ROLE_FFN_OUT) {

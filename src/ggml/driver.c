@@ -445,10 +445,6 @@ static enum sheaf_status supports_task(void *argument) {
                            NULL);
 }
 
-static bool has_known_type(const struct gg_tensor *t) {
-    return t->type >= 0 && t->type < GG_MAX_TYPES && gg_driver.host->type[t->type] >= 0;
-}
-
 static bool is_asked_here(size_t device, const struct sheaf_tensor *node) {
     return sheaf_backend_dev_supports_op(gg_engine_device(gg_driver.engine, device), node);
 }
@@ -476,7 +472,7 @@ static bool is_written_here(size_t device, const struct gg_tensor *root) {
 bool gg_driver_supports(size_t device, const struct gg_tensor *t) {
     struct sheaf_tensor node, operand[SHEAF_MAX_SRC];
     struct gg_operands o;
-    if (t->op == 0) return has_known_type(t);
+    if (t->op == 0) return gg_type_of(gg_driver.host, t->type) >= 0;
     if (!gg_translate(gg_driver.host, t, &node, &o)) return false;
     for (int i = 0; i < SHEAF_MAX_SRC && o.order[i] >= 0; i++) {
         const struct gg_tensor *src = t->src[o.order[i]];

@@ -15,6 +15,7 @@ struct gg_object {
     struct sheaf_tensor *tensor; /* NULL: the number is free */
     uint64_t group;
     size_t device;
+    bool goes;                       /* it is to be freed, and programs that use it before */
     const struct sheaf_context *ctx; /* of those that were bound together */
 };
 
@@ -36,8 +37,6 @@ struct gg_program {
     sheaf_gallocr_t galloc;
     uint32_t n_inputs, n_outputs;
     struct sheaf_tensor **inputs, **outputs;
-    uint32_t n_objects;
-    uint64_t *groups; /* [n_objects] of the objects that it reads and writes */
 };
 
 struct gg_ranks { /* a group of ranks, as one device */
@@ -71,10 +70,8 @@ struct gg_engine {
 void gg_group_free(struct gg_group *group);
 void gg_program_free(struct gg_program *program); /* accepts NULL */
 struct sheaf_tensor *gg_object_tensor(void *engine, uint32_t object);
-/* Drops the programs that use objects of the group. */
-void gg_programs_forget_group(struct gg_engine *e, uint64_t group);
-/* Drops those that use this object. */
-void gg_programs_forget_object(struct gg_engine *e, const struct sheaf_tensor *object);
+/* Drops the programs that use objects which go. */
+void gg_programs_let_go(struct gg_engine *e);
 
 /* A local failure where ranks would be apart then. */
 enum sheaf_status gg_or_end(enum sheaf_status st);

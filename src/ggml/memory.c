@@ -9,6 +9,7 @@
 #include "base/arith.h"
 #include "base/array.h"
 #include "base/hash.h"
+#include "ggml/translate.h"
 
 struct gg_memory *gg_memory_new(size_t size, uint64_t group, size_t device) {
     struct gg_memory *m = calloc(1, sizeof *m);
@@ -109,7 +110,7 @@ static bool describes(const struct gg_region *r, enum sheaf_type type, const int
 
 struct gg_region *gg_region_of(struct gg_memory *m, const struct gg_host *host,
                                const struct gg_tensor *root, struct gg_region **other) {
-    const int8_t type = root->type >= 0 && root->type < GG_MAX_TYPES ? host->type[root->type] : -1;
+    const int type = gg_type_of(host, root->type);
     *other = NULL;
     if (type < 0 || !root->data || offset_of(m, root) > m->size) return NULL;
     struct gg_region *r = find_at(m, offset_of(m, root));

@@ -70,7 +70,7 @@ static enum sheaf_status note_objects(struct gg_engine *e, const struct gg_comma
     if (want > e->max_objects) e->max_objects = want;
     for (uint64_t i = 0; i < n; i++) {
         e->objects[numbers[i]] = (struct gg_object){
-            (struct sheaf_tensor *)(uintptr_t)binding[i].tensor, c->a, (size_t)c->b, ctx};
+            (struct sheaf_tensor *)(uintptr_t)binding[i].tensor, c->a, (size_t)c->b, false, ctx};
     }
     return SHEAF_STATUS_SUCCESS;
 }
@@ -118,11 +118,17 @@ enum sheaf_status gg_execute_bind(struct gg_engine *e, const struct gg_command *
     return st;
 }
 
-enum sheaf_status gg_execute_free(struct gg_engine *e, const struct gg_command *c) {
-    gg_programs_forget_group(e, c->a);
+static void let_go(struct gg_engine *e) {
+    gg_programs_let_go(e);
     for (size_t i = 0; i < e->n_objects; i++)
-        if (e->objects[i].tensor && e->objects[i].group == c->a)
-            e->objects[i] = (struct gg_object){0};
+        if (e->objects[i].goes) e->objects[i] = (struct gg_object){0};
+    while (e->n_objects && !e->objects[e->n_objects - 1].tensor) e->n_objects--;
+}
+
+enum sheaf_status gg_execute_free(struct gg_engine *e, const struct gg_command *c) {
+    for (size_t i = 0; i < e->n_objects; i++)
+        e->objects[i].goes = e->objects[i].tensor && e->objects[i].group == c->a;
+    let_go(e);
     size_t kept = 0;
     for (size_t i = 0; i < e->n_groups; i++) {
         if (e->groups[i].number == c->a)
@@ -131,25 +137,23 @@ enum sheaf_status gg_execute_free(struct gg_engine *e, const struct gg_command *
             e->groups[kept++] = e->groups[i];
     }
     e->n_groups = kept;
-    while (e->n_objects && !e->objects[e->n_objects - 1].tensor) e->n_objects--;
     return SHEAF_STATUS_SUCCESS;
 }
 
 /* One that was never bound is no error: what a failed BIND has left behind is released like this. */
 enum sheaf_status gg_execute_release(struct gg_engine *e, const struct gg_command *c) {
-    const struct gg_object gone = c->a < e->n_objects ? e->objects[c->a] : (struct gg_object){0};
+    if (c->a >= e->n_objects || !e->objects[c->a].tensor) return SHEAF_STATUS_SUCCESS;
+    const struct sheaf_context *ctx = e->objects[c->a].ctx;
     bool others = false;
-    if (!gone.tensor) return SHEAF_STATUS_SUCCESS;
-    gg_programs_forget_object(e, gone.tensor);
-    e->objects[c->a] = (struct gg_object){0};
-    for (size_t i = 0; i < e->n_objects; i++) others = others || e->objects[i].ctx == gone.ctx;
+    e->objects[c->a].goes = true;
+    let_go(e);
+    for (size_t i = 0; i < e->n_objects; i++) others = others || e->objects[i].ctx == ctx;
     for (size_t i = 0; i < e->n_groups && !others; i++) {
-        if (e->groups[i].ctx != gone.ctx) continue;
+        if (e->groups[i].ctx != ctx) continue;
         gg_group_free(&e->groups[i]);
         e->groups[i] = e->groups[--e->n_groups];
         break;
     }
-    while (e->n_objects && !e->objects[e->n_objects - 1].tensor) e->n_objects--;
     return SHEAF_STATUS_SUCCESS;
 }
 

@@ -16,7 +16,6 @@ void gg_program_free(struct gg_program *p) {
     gg_graph_free(&p->g);
     free(p->inputs);
     free(p->outputs);
-    free(p->groups);
     free(p);
 }
 
@@ -42,35 +41,23 @@ enum sheaf_status gg_execute_drop(struct gg_engine *e, const struct gg_command *
     return SHEAF_STATUS_SUCCESS;
 }
 
-void gg_programs_forget_group(struct gg_engine *e, uint64_t group) {
+void gg_programs_let_go(struct gg_engine *e) {
     for (size_t i = e->n_programs; i-- > 0;) {
-        const struct gg_program *p = e->programs[i];
+        const struct gg_graph *g = &e->programs[i]->g;
         bool uses = false;
-        for (uint32_t k = 0; k < p->n_objects; k++) uses = uses || p->groups[k] == group;
-        if (uses) remove_program(e, i);
-    }
-}
-
-void gg_programs_forget_object(struct gg_engine *e, const struct sheaf_tensor *object) {
-    for (size_t i = e->n_programs; i-- > 0;) {
-        const struct gg_program *p = e->programs[i];
-        bool uses = false;
-        for (uint32_t k = 0; k < p->g.n; k++) uses = uses || p->g.tensors[k] == object;
+        for (uint32_t k = 0; k < g->n_objects; k++) uses = uses || e->objects[g->objects[k]].goes;
         if (uses) remove_program(e, i);
     }
 }
 
 /* ---- building ---- */
 
-static enum sheaf_status find_inputs(const struct gg_engine *e, struct gg_program *p) {
+static enum sheaf_status find_inputs(struct gg_program *p) {
     p->inputs = calloc((size_t)p->g.n + 1, sizeof *p->inputs);
-    p->groups = calloc((size_t)p->g.n_objects + 1, sizeof *p->groups);
-    if (!p->inputs || !p->groups) return no_memory();
+    if (!p->inputs) return no_memory();
     for (uint32_t i = 0; i < p->g.n; i++)
         if (p->g.tensors[i]->flags & SHEAF_TENSOR_FLAG_INPUT)
             p->inputs[p->n_inputs++] = p->g.tensors[i];
-    for (uint32_t i = 0; i < p->g.n_objects; i++)
-        p->groups[p->n_objects++] = e->objects[p->g.objects[i]].group;
     return SHEAF_STATUS_SUCCESS;
 }
 
@@ -96,7 +83,7 @@ static enum sheaf_status build(struct gg_engine *e, struct gg_program *p,
     struct gg_reader r = {payload, payload + head, false};
     enum sheaf_status st = gg_graph_decode(payload + head, (size_t)c->size - head, (uint32_t)c->b,
                                            gg_object_tensor, e, &p->g);
-    if (!st) st = find_inputs(e, p);
+    if (!st) st = find_inputs(p);
     if (!st) st = find_outputs(p, &r, c->c);
     p->device = (size_t)c->d;
     p->galloc =

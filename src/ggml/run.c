@@ -34,23 +34,21 @@ static void remove_known(size_t at) {
     gg_driver.known[at] = gg_driver.known[--gg_driver.n_known];
 }
 
-void gg_forget_group(uint64_t group) {
+/* Programs that use this object, or, if it is GG_NO_OBJECT, any of the group. */
+static void forget_users(uint64_t group, int64_t object) {
     for (size_t i = gg_driver.n_known; i-- > 0;) {
         const struct gg_known *k = gg_driver.known[i];
         bool uses = false;
-        for (size_t j = 0; j < k->n_uses; j++) uses = uses || k->uses[j].group == group;
+        for (size_t j = 0; j < k->n_uses; j++)
+            uses = uses || (object == GG_NO_OBJECT ? k->uses[j].group == group
+                                                   : k->uses[j].object == object);
         if (uses) remove_known(i);
     }
 }
 
-void gg_forget_object(int64_t object) {
-    for (size_t i = gg_driver.n_known; i-- > 0;) {
-        const struct gg_known *k = gg_driver.known[i];
-        bool uses = false;
-        for (size_t j = 0; j < k->n_uses; j++) uses = uses || k->uses[j].object == object;
-        if (uses) remove_known(i);
-    }
-}
+void gg_forget_group(uint64_t group) { forget_users(group, GG_NO_OBJECT); }
+
+void gg_forget_object(int64_t object) { forget_users(0, object); }
 
 void gg_forget_all(void) {
     while (gg_driver.n_known) remove_known(gg_driver.n_known - 1);

@@ -159,6 +159,9 @@ int gg_op_row(const char *name) {
 static int mapped(const int8_t *map, int room, int32_t number) {
     return number >= 0 && number < room ? map[number] : -1;
 }
+int gg_type_of(const struct gg_host *host, int32_t number) {
+    return mapped(host->type, GG_MAX_TYPES, number);
+}
 
 /* ---- what a row's words do not say ---- */
 
@@ -259,7 +262,7 @@ static bool translate_special(const struct gg_host *host, const struct op_row *r
     case FLAT:
         return flatten(out);
     case ROWS_DENSE:
-        number = mapped(host->type, GG_MAX_TYPES, t->src[0]->type);
+        number = gg_type_of(host, t->src[0]->type);
         return number >= 0 && (t->src[0]->ne[0] <= 1 ||
                                t->src[0]->nb[0] == sheaf_type_size((enum sheaf_type)number));
     case PART:
@@ -308,7 +311,7 @@ static bool takes_all(const struct op_row *row, const struct gg_tensor *t,
 }
 
 bool gg_is_dense(const struct gg_host *host, const struct gg_tensor *t) {
-    const int type = mapped(host->type, GG_MAX_TYPES, t->type);
+    const int type = gg_type_of(host, t->type);
     if (type < 0) return false;
     size_t next = sheaf_type_size((enum sheaf_type)type);
     for (int i = 0; i < GG_MAX_DIMS; i++) {
@@ -322,7 +325,7 @@ bool gg_is_dense(const struct gg_host *host, const struct gg_tensor *t) {
 bool gg_translate(const struct gg_host *host, const struct gg_tensor *t, struct sheaf_tensor *out,
                   struct gg_operands *operands) {
     const int n = mapped(host->op, GG_MAX_OPS, t->op);
-    const int type = mapped(host->type, GG_MAX_TYPES, t->type);
+    const int type = gg_type_of(host, t->type);
     memset(out, 0, sizeof *out);
     memset(operands->order, -1, sizeof operands->order);
     operands->signals = false;
@@ -345,7 +348,7 @@ bool gg_translate(const struct gg_host *host, const struct gg_tensor *t, struct 
 bool gg_operand(const struct gg_host *host, const struct gg_operands *operands, int i,
                 const struct gg_tensor *src, struct sheaf_tensor *out) {
     static const int8_t of_signals[SHEAF_MAX_DIMS] = {0, 3, 1, 2};
-    const int type = mapped(host->type, GG_MAX_TYPES, src->type);
+    const int type = gg_type_of(host, src->type);
     *out = (struct sheaf_tensor){.type = (enum sheaf_type)type};
     if (type < 0) return false;
     for (int k = 0; k < SHEAF_MAX_DIMS; k++) {
