@@ -399,15 +399,16 @@ Test(world_ranks, that_disagree_end_with_one_message, .timeout = 300) {
         }
 }
 
-/* A rank that is killed between the mark of its record and the text. The launcher's status is that of the process
- * whose end it sees first: of the killed one, or of one that reports it. */
+/* A rank that ends between the mark of its record and the text. A sanitizer that looks for leaks at
+ * the end of a rank stops all its threads; a guard of another rank may take it for lost and kill it. */
 Test(world_ranks, take_a_torn_record_over, .timeout = 120) {
     static const char *const transports[] = {"auto", "mpi"};
     for (size_t t = 0; t < 2; t++) {
         char env[128];
         snprintf(env, sizeof env, "SHEAF_TIMEOUT_MS=20000 SHEAF_COMM_TRANSPORT=%s", transports[t]);
         const int rc = run_mpirun(3, env, 60, out, sizeof out, "helper-world torn");
-        cr_expect(run_returns(rc, 1) || run_returns(rc, 128 + SIGKILL), "status %d\n%s", rc, out);
+        cr_expect(run_returns(rc, 1) || (SANITIZED && run_returns(rc, 128 + SIGKILL)),
+                  "status %d\n%s", rc, out);
         cr_expect_eq(count("was lost while it reported a failure"), 1, "%s", out);
         cr_expect_eq(count("error: "), 0, "%s", out);
     }
