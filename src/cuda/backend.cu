@@ -122,7 +122,7 @@ static enum sheaf_status check_place(const struct backend *b, const struct sheaf
                                "%s: '%s' of '%s' (%s) has no memory; allocate the graph",
                                b->device->name, t->name, node->name, sheaf_op_name(node->op));
     if (sheaf__cuda_device_of_tensor(t) != b->device) {
-        const struct sheaf_tensor *owner = t->view_src ? t->view_src : t;
+        const struct sheaf_tensor *owner = sheaf__memory_owner(t);
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "%s: '%s' of '%s' (%s) lies in %s, not on this device; copy it, or "
                                "let the scheduler do so",

@@ -19,7 +19,7 @@ struct sheaf__cuda_device *sheaf__cuda_device_of_buft(sheaf_backend_buffer_type_
 }
 
 struct sheaf__cuda_device *sheaf__cuda_device_of_tensor(const struct sheaf_tensor *t) {
-    const struct sheaf_tensor *owner = t->view_src ? t->view_src : t;
+    const struct sheaf_tensor *owner = sheaf__memory_owner(t);
     return owner->buffer ? sheaf__cuda_device_of_buft(owner->buffer->buft) : NULL;
 }
 

@@ -2,7 +2,6 @@
  * in other files. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "backend/optional.h"
 #include "backend/registry.h"
@@ -139,12 +138,10 @@ static enum sheaf_status agree_on_sums(bool *whole_sums) {
 /* What this rank's CPU members round activations to; "" if it has none. */
 static const char *rounding_here(const sheaf_backend_dev_t *devs, size_t n) {
     for (size_t i = 0; i < n; i++) {
-        const bool here = sheaf_world_device_rank(devs[i]) == sheaf_world_rank();
-        sheaf_backend_reg_t reg = here ? sheaf_backend_dev_backend_reg(devs[i]) : NULL;
-        void *found = reg ? sheaf_backend_reg_get_proc_address(reg, SHEAF__ROUNDING_PROC) : NULL;
         const char *(*rounding)(void);
-        memcpy(&rounding, &found, sizeof rounding); /* as in members.c */
-        if (found) return rounding();
+        if (sheaf_world_device_rank(devs[i]) != sheaf_world_rank()) continue;
+        sheaf__dev_find_proc(devs[i], SHEAF__ROUNDING_PROC, &rounding);
+        if (rounding) return rounding();
     }
     return "";
 }
@@ -270,8 +267,7 @@ struct sheaf_comm *sheaf_backend_meta_dev_comm(sheaf_backend_dev_t dev) {
 }
 
 static const struct meta_tensor *record_of(const struct sheaf_tensor *tensor) {
-    const sheaf_backend_buffer_t buffer =
-        tensor->view_src ? tensor->view_src->buffer : tensor->buffer;
+    const sheaf_backend_buffer_t buffer = sheaf__memory_owner(tensor)->buffer;
     return buffer && sheaf__meta_is_buffer(buffer) ? tensor->extra : NULL;
 }
 

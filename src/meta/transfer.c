@@ -410,7 +410,7 @@ enum sheaf_status sheaf__meta_get_tensor(sheaf_backend_buffer_t buffer,
 
 enum sheaf_status sheaf_backend_meta_tensor_get_at(const struct sheaf_tensor *t, int rank,
                                                    void *data, size_t offset, size_t size) {
-    const sheaf_backend_buffer_t buffer = t->view_src ? t->view_src->buffer : t->buffer;
+    const sheaf_backend_buffer_t buffer = sheaf__memory_owner(t)->buffer;
     const size_t all = sheaf_nbytes(t);
     if (!buffer || !sheaf__meta_is_buffer(buffer) || rank < 0 || rank >= sheaf_world_size() ||
         offset > all || size > all - offset)
