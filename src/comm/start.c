@@ -231,8 +231,8 @@ static int count_labels(const char *transport) {
 
 static enum sheaf_status read_settings(const struct sheaf_world_params *params,
                                        const char **transport) {
-    enum sheaf_status st =
-        sheaf__read_limits(params->timeout_ms); /* the ranks meet before they say what is wrong */
+    /* limits first: the ranks meet under them, and then say what is wrong with the others */
+    enum sheaf_status st = sheaf__read_limits(params->timeout_ms);
     if (!st) st = sheaf__settings_check();
     if (st) return st;
     *transport = sheaf__setting_text(SHEAF__SET_COMM_TRANSPORT);
@@ -353,7 +353,7 @@ enum sheaf_status sheaf_world_init(const struct sheaf_world_params *given) {
     if (settings) sheaf_set_error(settings, "%s", why);
     if ((st = sheaf_world_agree(settings ? settings : check_labels(transport), "start"))) goto out;
     if ((st = sheaf_world_agree(find_hosts(transport), "start"))) goto out;
-    /* or ranks would not find the same ones */
+    /* Each rank has found the hosts by its own value. Messages name ranks with their hosts from here on. */
     if ((st = sheaf__same_setting("SHEAF_COMM_TRANSPORT", transport, NULL))) goto out;
     if ((st = share_board())) goto out;
     if ((st = sheaf__watch_connect())) goto out;

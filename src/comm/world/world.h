@@ -85,10 +85,9 @@ void sheaf__mpi_unlock(void);
 enum sheaf_status sheaf__mpi_check(int code, const char *doing);
 
 /* How long a waiting thread did not run because its process was stopped, or suspended with its job.
- * A wait is not late because of that: on all ranks of a suspended job the clock went on. */
-enum {
-    SHEAF__AWAY_NS = 1000000000
-}; /* a thread that waits looks more often, also on a loaded core */
+ * A wait is not late because of that: on all ranks of a suspended job the clock went on. A waiting
+ * thread looks at the clock more often than each AWAY_NS, also on a loaded core. */
+enum { SHEAF__AWAY_NS = 1000000000 };
 struct sheaf__absence {
     uint64_t looked, total; /* looked: the last time, at first the start of the wait */
 };

@@ -119,7 +119,7 @@ enum sheaf_status sheaf_chat_from_template(const char *text, struct sheaf_chat *
         text);
 }
 
-/* A template that begins with the model's bos is the only one to ask for it if the tokenizer adds none. */
+/* The chat writes the bos itself if the template has one and the tokenizer puts none before a text. */
 static void find_bos(const char *text, const struct sheaf_tokenizer *tok, struct sheaf_chat *chat) {
     size_t len;
     const char *bos = sheaf_tokenizer_token(tok, sheaf_tokenizer_bos(tok), &len);
