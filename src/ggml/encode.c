@@ -304,8 +304,10 @@ static enum sheaf_status node(struct gg_encoder *e, const struct gg_tensor *t, u
         return fresh ? copy_into(e, t, fresh, out) : no_memory();
     }
     *out = add_record(e, &r, t);
-    if (!*out) return no_memory();
-    return memcmp(s.ne, t->ne, sizeof s.ne) ? unflatten(e, t, *out, out) : st;
+    const struct gg_slot *slot = slot_of(e, t);
+    if (!*out || !slot) return no_memory();
+    const bool as_it_is = !memcmp(s.ne, t->ne, sizeof s.ne) || slot->uses == slot->views;
+    return as_it_is ? st : unflatten(e, t, *out, out);
 }
 
 /* The record of an operand. One that is no node of this part was computed before, or is a leaf; the
@@ -386,7 +388,10 @@ static enum sheaf_status find_operands(struct gg_encoder *e, const struct gg_cgr
 
 /* ---- graphs ---- */
 
+/* Nothing is computed of a node without elements: llama.cpp copies the states of no further sequences. */
 static bool is_computed(const struct gg_encoder *e, const struct gg_tensor *t) {
+    for (int i = 0; i < GG_MAX_DIMS; i++)
+        if (t->ne[i] == 0) return false;
     return t->op != 0 && (!e->host->has_compute_flag || t->flags & GG_FLAG_COMPUTE);
 }
 
@@ -406,11 +411,14 @@ static enum sheaf_status start(struct gg_encoder *e, size_t n_nodes) {
 }
 
 static enum sheaf_status count_uses(struct gg_encoder *e, const struct gg_cgraph *graph) {
+    const int view = gg_op_row("VIEW");
     for (int i = 0; i < graph->n_nodes; i++) {
         for (int k = 0; k < GG_MAX_SRC; k++) {
-            struct gg_slot *slot =
-                graph->nodes[i]->src[k] ? slot_of(e, graph->nodes[i]->src[k]) : NULL;
-            if (slot) slot->uses++;
+            const struct gg_tensor *t = graph->nodes[i];
+            struct gg_slot *slot = t->src[k] ? slot_of(e, t->src[k]) : NULL;
+            if (!slot) continue;
+            slot->uses++;
+            slot->views += t->op > 0 && t->op < GG_MAX_OPS && e->host->op[t->op] == view;
         }
     }
     return SHEAF_STATUS_SUCCESS;

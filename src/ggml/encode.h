@@ -19,6 +19,7 @@ struct gg_slot { /* of the table of tensors met */
     const struct gg_tensor *tensor;
     uint32_t record; /* 1 + record; 0: none yet */
     uint32_t uses;   /* by the nodes of this part */
+    uint32_t views;  /* of these: by views with strides and an offset */
     bool node, output;
 };
 

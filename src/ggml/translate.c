@@ -15,6 +15,7 @@ enum special {
     GLU_OP,     /* word 0 is a number of GLU ops */
     GROUPS,     /* GROUP_NORM: word 2 is the channels of a group */
     NO_OPERAND, /* FILL: the operand gives its shape only */
+    SAME_SHAPE, /* the result has the operand's shape here, another one of as many elements in ggml */
     FLAT,       /* two results one behind the other: of two dimensions in ggml, of one here */
     ROWS_DENSE, /* SUM: ggml reads rows as if they were dense, and gives another sum if not */
     PART,       /* SET, ACC: strides and an offset are a start for each dimension */
@@ -64,7 +65,7 @@ static const struct op_row rows[] = {
     {"MUL_MAT", {1, 2}, PLAIN, {{0}}},
     {"MUL_MAT_ID", {1, 2, 3}, PLAIN, {{0}}},
     {"CPY", {1, 2}, CAST, {{0}}},
-    {"CONT", {1}, PLAIN, {{0}}},
+    {"CONT", {1}, SAME_SHAPE, {{0}}},
     {"RESHAPE", {1}, PLAIN, {{0}}},
     {"VIEW", {1}, PLAIN, {{0}}},
     {"PERMUTE", {1}, PLAIN, {W(0, 0), W(1, 1), W(2, 2), W(3, 3)}},
@@ -174,6 +175,14 @@ static bool flatten(struct sheaf_tensor *out) {
     return true;
 }
 
+static bool take_shape(const struct gg_tensor *src, struct sheaf_tensor *out) {
+    for (int i = 0; i < SHEAF_MAX_DIMS; i++) {
+        out->ne[i] = src->ne[i];
+        if (i) out->nb[i] = out->nb[i - 1] * (size_t)out->ne[i - 1];
+    }
+    return true;
+}
+
 /* The part begins `offset` bytes into a, which is dense, and lies in it with a's strides. */
 static bool find_start(const struct gg_tensor *t, struct sheaf_tensor *out) {
     const struct gg_tensor *a = t->src[0], *b = t->src[1];
@@ -259,6 +268,8 @@ static bool translate_special(const struct gg_host *host, const struct op_row *r
         out->op_params[2] =
             t->op_params[0] > 0 ? (int32_t)((t->ne[2] - 1) / t->op_params[0] + 1) : 0;
         return t->op_params[0] > 0;
+    case SAME_SHAPE:
+        return take_shape(t->src[0], out);
     case FLAT:
         return flatten(out);
     case ROWS_DENSE:
