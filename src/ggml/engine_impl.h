@@ -37,6 +37,7 @@ struct gg_program {
     sheaf_gallocr_t galloc;
     uint32_t n_inputs, n_outputs;
     struct sheaf_tensor **inputs, **outputs;
+    bool told; /* what its plan gathers, to the log */
 };
 
 struct gg_ranks { /* a group of ranks, as one device */

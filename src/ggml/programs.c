@@ -167,6 +167,32 @@ static enum sheaf_status finish(struct gg_engine *e, struct gg_program *p, void 
     return st && !p->report.status ? gg_or_end(st) : meet_after(e, p);
 }
 
+/* With SHEAF_BACKEND_DEBUG=1: why members do not have what a node reads. */
+static enum sheaf_status state_of(const struct sheaf_tensor *t, const void *user,
+                                  struct sheaf_split_state **out) {
+    (void)user;
+    const struct sheaf_split_state *state = sheaf_backend_meta_get_state(t);
+    *out = state ? sheaf_split_state_copy(state) : NULL;
+    return *out ? SHEAF_STATUS_SUCCESS : no_memory();
+}
+
+static bool tell(const struct sheaf_backend_meta_step *step, void *user) {
+    struct gg_program *p = user;
+    if (step->kind == SHEAF_SPLIT_STEP_COLLECTIVE && step->why)
+        sheaf_log(SHEAF_LOG_DEBUG, "program %llu: %s", (unsigned long long)p->number, step->why);
+    return true;
+}
+
+static void tell_gathers(const struct gg_engine *e, struct gg_program *p) {
+    const char *debug = sheaf_setting_value("SHEAF_BACKEND_DEBUG");
+    if (p->told || sheaf_world_rank() != 0 || !debug || strcmp(debug, "1") != 0) return;
+    p->told = true;
+    if (sheaf_backend_meta_describe_plan(p->g.graph, e->devices[p->device].n_members, state_of,
+                                         NULL, tell, p))
+        sheaf_log(SHEAF_LOG_DEBUG, "program %llu: %s", (unsigned long long)p->number,
+                  sheaf_last_error());
+}
+
 enum sheaf_status gg_execute_run(struct gg_engine *e, const struct gg_command *c,
                                  const uint8_t *payload, void *result) {
     struct gg_reader r = {payload, payload ? payload + c->size : NULL, false};
@@ -177,6 +203,7 @@ enum sheaf_status gg_execute_run(struct gg_engine *e, const struct gg_command *c
     e->n_moves += c->c;
     if (!st) st = sheaf_backend_graph_compute(e->devices[p->device].backend, p->g.graph);
     e->n_runs++;
+    tell_gathers(e, p);
     if (sheaf_world_failed()) return st ? st : job_failed();
     p->report.status = st;
     snprintf(p->report.text, sizeof p->report.text, "%s", st ? sheaf_last_error() : "");
