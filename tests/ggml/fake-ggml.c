@@ -9,14 +9,17 @@
 
 #include "ggml/abi.h"
 
-enum { ARENA = 1 << 20, SLOTS = 1031, MAX_NODES = 256, ALIGN = 16 };
+enum { ARENA = 1 << 21, SLOTS = 1031, MAX_NODES = 256, ALIGN = 16 };
 
-static const char *const ops[] = {"NONE", "ADD",  "SCALE", "VIEW",     "MUL_MAT",
-                                  "CPY",  "SQR?", "UNARY", "SET_ROWS", "GLU"};
+static const char *const ops[] = {
+    "NONE",     "ADD",      "SCALE",    "VIEW",     "MUL_MAT",         "CPY",     "SQR?",
+    "UNARY",    "SET_ROWS", "MUL",      "CONT",     "RESHAPE",         "PERMUTE", "CONCAT",
+    "GET_ROWS", "REPEAT",   "SSM_CONV", "SSM_SCAN", "GATED_DELTA_NET", "GLU"};
+enum { N_OPS = sizeof ops / sizeof *ops };
 static const char *const unary[] = {"ABS", "SILU", "RELU", "TRUNC"};
 static const char *const glu[] = {"REGLU",     "GEGLU",       "SWIGLU",      "SWIGLU_OAI",
                                   "GEGLU_ERF", "GEGLU_QUICK", "SWIGLU_CLAMP"};
-enum { OP_ADD = 1, OP_SCALE = 2, OP_VIEW = 3, TYPE_F32 = 0, TYPE_I64 = 27 };
+enum { OP_ADD = 1, OP_SCALE = 2, OP_VIEW = 3, TYPE_F32 = 0, TYPE_I32 = 26, TYPE_I64 = 27 };
 
 struct arena {
     char *memory;
@@ -158,11 +161,12 @@ void ggml_build_forward_expand(struct gg_cgraph *g, struct gg_tensor *t) {
 
 /* ---- names ---- */
 
-const char *ggml_op_name(int op) { return op < 10 ? ops[op] : (abort(), NULL); }
+const char *ggml_op_name(int op) { return op < N_OPS ? ops[op] : (abort(), NULL); }
 const char *ggml_unary_op_name(int op) { return op < 4 ? unary[op] : (abort(), NULL); }
 const char *ggml_glu_op_name(int op) { return op < 7 ? glu[op] : (abort(), NULL); }
 const char *ggml_type_name(int type) {
-    return type == TYPE_F32 ? "f32" : type == TYPE_I64 ? "i64" : type > 42 ? (abort(), NULL) : "?";
+    if (type > 42) abort();
+    return type == TYPE_F32 ? "f32" : type == TYPE_I32 ? "i32" : type == TYPE_I64 ? "i64" : "?";
 }
 int64_t ggml_blck_size(int type) {
     (void)type;

@@ -79,6 +79,58 @@ Test(ggml_plugin, cuts_of_a_graph_in_parts) {
     cr_expect_eq(ranks(3, "fake-ggml-2", 2, "layer"), 0, "%s", out);
     shows("\nok\n");
 }
+/* ---- layers ---- */
+
+enum { MOST_VALUES = 256 };
+
+static int read_values(double *values) {
+    int n = 0;
+    for (const char *p = strstr(out, "\nv "); p && n < MOST_VALUES; p = strstr(p + 1, "\nv "))
+        n += sscanf(p, "\nv %lf", &values[n]) == 1;
+    return n;
+}
+
+/* Members have what they need of each other from so many collectives a graph. No weight or cache is on all
+ * members, or one, which the log names. */
+static void cuts_layer(const char *layer, int collectives, const char *whole) {
+    double one[MOST_VALUES], all[MOST_VALUES], squares = 0, errors = 0;
+    setenv("SHEAF_BACKEND_DEBUG", "1", 1);
+    for (int n = 1; n <= 3; n++) {
+        char line[64];
+        cr_expect_eq(start_ranks(n, "helper-ggml-layers", "fake-ggml-3", 3, layer), 0, "%s", out);
+        shows("\ndone\n");
+        const int values = read_values(n == 1 ? one : all);
+        cr_assert_eq(values, 32 * 7, "%s: %d values", layer, values);
+        if (n == 1) continue;
+        snprintf(line, sizeof line, " %d collectives of ", 2 * collectives);
+        shows(line);
+        const char *named = strstr(out, " on every member: ");
+        if (whole)
+            cr_expect(named && !strncmp(named + 18, whole, strlen(whole)) &&
+                          !strstr(named + 18, " on every member: "),
+                      "%s", out);
+        else
+            cr_expect(!strstr(out, "no rule fits") && !named, "%s", out);
+        for (int i = 0; i < values; i++) {
+            squares += one[i] * one[i];
+            errors += (one[i] - all[i]) * (one[i] - all[i]);
+        }
+        cr_expect(errors < 1e-10 * squares, "%s on %d ranks: NMSE %g", layer, n, errors / squares);
+    }
+}
+Test(ggml_plugin, cuts_scans) {
+    cuts_layer("mamba", 2, NULL);
+    cuts_layer("mamba2", 1, NULL);
+}
+Test(ggml_plugin, cuts_delta_nets) {
+    cuts_layer("rounds", 1, NULL);
+    cuts_layer("repeats", 1, NULL);
+    cuts_layer("kda", 1, NULL);
+}
+Test(ggml_plugin, cuts_short_convolutions) { cuts_layer("short", 1, NULL); }
+Test(ggml_plugin, keeps_transposed_values) { cuts_layer("transposed", 2, "values are transposed"); }
+Test(ggml_plugin, cuts_attention_to_latent_vectors) { cuts_layer("latent", 1, NULL); }
+
 /* The model's weight, and three caches of a context. */
 Test(ggml_plugin, numbers_of_freed_objects_are_used_again) {
     setenv("SHEAF_BACKEND_DEBUG", "1", 1);

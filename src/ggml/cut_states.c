@@ -1,0 +1,328 @@
+/* Cuts of layers with a state, by heads, and of short convolutions, by channels. Heads, groups of
+ * heads and their sizes are those of the layer's scan (SSM_SCAN: Mamba, arXiv 2312.00752 and
+ * 2405.21060) or delta net (GATED_DELTA_NET: arXiv 2412.06464, 2510.26692). Heads of a group read
+ * the same B and C, or query and key. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arith.h"
+#include "ggml/cut_layer.h"
+#include "model/place/heads.h"
+
+struct state { /* of a layer */
+    bool delta;
+    bool rounds; /* head h is of group h modulo groups, not of group h / (heads / groups) */
+    bool
+        fused; /* B and C, or query and key, come from the same matrix and convolution as the heads */
+    int64_t heads, groups, size_head, size_group;
+    int64_t *head_first, *head_count, *group_first, *group_count; /* [n_members] */
+};
+
+/* ---- the graph ---- */
+
+/* A state that the cache of the layer has, as a reshape of it or as rows of that. */
+static bool comes_from(const struct gg_tensor *t, const struct gg_tensor *cache) {
+    for (int i = 0; t && i < 8; i++, t = t->src[0])
+        if (t == cache || t->view_src == cache) return true;
+    return false;
+}
+
+static const struct gg_known *find_scan(const struct gg_whole *g, const char *layer) {
+    const struct gg_tensor *cache = gg_find(g, layer, GG_ROLE_CACHE_S, "");
+    for (size_t i = 0; cache && i < g->n; i++) {
+        const int op = g->all[i].op;
+        const int at = op == SHEAF_OP_SSM_SCAN ? 0 : op == SHEAF_OP_GATED_DELTA_NET ? 5 : -1;
+        if (at >= 0 && comes_from(g->all[i].tensor->src[at], cache)) return &g->all[i];
+    }
+    return NULL;
+}
+
+/* The REPEAT behind which queries of groups become those of heads; NULL: they are read as they are. */
+static const struct gg_tensor *repeat_of(const struct gg_whole *g, const struct gg_tensor *q) {
+    for (int i = 0; q && i < 4; i++, q = q->src[0])
+        for (size_t k = 0; k < g->n; k++)
+            if (g->all[k].tensor == q && g->all[k].op == SHEAF_OP_REPEAT) return q;
+    return NULL;
+}
+
+static void read_delta_net(const struct gg_whole *g, const struct gg_tensor *t, struct state *s) {
+    const struct gg_tensor *q = t->src[0], *v = t->src[2], *repeat = repeat_of(g, q);
+    s->delta = true;
+    s->heads = v->ne[1];
+    s->size_head = v->ne[0];
+    s->groups = q->ne[1];
+    s->size_group = q->ne[0];
+    s->rounds = s->groups < s->heads;
+    if (!repeat) return;
+    const struct gg_tensor *before = repeat->src[0]; /* [k, groups, ..], or [k, 1, groups, ..] */
+    s->rounds = before->ne[1] > 1;
+    s->groups = s->rounds ? before->ne[1] : before->ne[2];
+}
+
+static void read_scan(const struct gg_tensor *t, struct state *s) {
+    const struct gg_tensor *x = t->src[1], *b = t->src[4];
+    s->heads = x->ne[1];
+    s->size_head = x->ne[0];
+    s->groups = b->ne[1];
+    s->size_group = b->ne[0];
+}
+
+static bool find_state(const struct gg_whole *g, const char *layer, struct state *s) {
+    const struct gg_known *scan = find_scan(g, layer);
+    if (!scan) return false;
+    if (scan->op == SHEAF_OP_SSM_SCAN)
+        read_scan(scan->tensor, s);
+    else
+        read_delta_net(g, scan->tensor, s);
+    s->fused = !gg_find(g, layer, s->delta ? GG_ROLE_Q : GG_ROLE_STATE_COLUMNS, "");
+    return s->groups > 0 && s->heads % s->groups == 0;
+}
+
+bool gg_is_delta_net(const struct gg_whole *g, const char *layer) {
+    const struct gg_known *scan = find_scan(g, layer);
+    return scan && scan->op == SHEAF_OP_GATED_DELTA_NET;
+}
+
+/* ---- the members' heads ---- */
+
+/* How many units of `inner` elements have whole blocks. */
+static int64_t units_of_block(int64_t inner, int64_t block) {
+    return block / sheaf__gcd(inner, block);
+}
+
+/* The largest block of the weights whose columns are heads. */
+static int64_t block_of_columns(const struct gg_cutter *c, const struct gg_whole *g,
+                                const char *layer) {
+    static const enum gg_role roles[] = {GG_ROLE_STATE_OUT, GG_ROLE_STATE_COLUMNS, GG_ROLE_O};
+    int64_t block = 1;
+    for (size_t i = 0; i < sizeof roles / sizeof *roles && !c->whole_sums; i++) {
+        const int64_t one = gg_block_of(c, gg_find(g, layer, roles[i], ""));
+        block = one > block ? one : block;
+    }
+    return block;
+}
+
+/* Whole groups for a delta net, whose queries are repeated for all heads of a group. Members with heads
+ * of one group of a scan share it. */
+static enum sheaf_status divide(const struct gg_cutter *c, int64_t block, struct state *s) {
+    const int n = c->n_members;
+    const int64_t each = s->heads / s->groups;
+    int64_t together =
+        units_of_block(s->delta && !s->rounds ? each * s->size_head : s->size_head, block);
+    if (s->delta) {
+        if (s->groups % together) together = 1;
+        sheaf__split_units(s->groups / together, c->shares, n, s->group_count);
+        for (int j = 0; j < n; j++) {
+            s->group_count[j] *= together;
+            s->group_first[j] = j ? s->group_first[j - 1] + s->group_count[j - 1] : 0;
+            s->head_first[j] = s->group_first[j] * each;
+            s->head_count[j] = s->group_count[j] * each;
+        }
+        return SHEAF_STATUS_SUCCESS;
+    }
+    if (each % together) together = 1;
+    enum sheaf_status st =
+        sheaf__split_heads(s->groups, each / together, c->shares, n, s->head_first, s->head_count,
+                           s->group_first, s->group_count);
+    for (int j = 0; j < n && !st; j++) {
+        s->head_first[j] *= together;
+        s->head_count[j] *= together;
+    }
+    return st;
+}
+
+/* ---- states ---- */
+
+/* Units of `inner` elements; as many together as all members' have and a block wants. */
+static void fill(const struct gg_cutter *c, struct sheaf_split_segment *s, int64_t outer,
+                 int64_t units, int64_t inner, int64_t block, const int64_t *first,
+                 const int64_t *count) {
+    const int64_t k = units_of_block(inner, block);
+    bool fits = units % k == 0;
+    for (int j = 0; j < c->n_members; j++) fits = fits && first[j] % k == 0 && count[j] % k == 0;
+    gg_fill_segment(s, c->n_members, units, inner, first, count);
+    s->outer = outer;
+    if (!fits) return;
+    s->units = units / k;
+    s->inner = inner * k;
+    for (int j = 0; j < c->n_members; j++) {
+        s->first[j] /= k;
+        s->count[j] /= k;
+    }
+}
+
+static void fill_heads(const struct gg_cutter *c, const struct state *s,
+                       struct sheaf_split_segment *to, int64_t inner, int64_t block) {
+    const int64_t each = s->heads / s->groups;
+    if (s->rounds)
+        fill(c, to, each, s->groups, inner, block, s->group_first, s->group_count);
+    else
+        fill(c, to, 1, s->heads, inner, block, s->head_first, s->head_count);
+}
+
+static void fill_groups(const struct gg_cutter *c, const struct state *s,
+                        struct sheaf_split_segment *to, int64_t inner) {
+    fill(c, to, 1, s->groups, inner, 1, s->group_first, s->group_count);
+}
+
+static struct sheaf_split_state *new_state(const struct gg_cutter *c, int axis, int n) {
+    return sheaf_split_state_new((enum sheaf_split_axis)axis, c->n_members, n);
+}
+
+static struct sheaf_split_state *by_heads(const struct gg_cutter *c, const struct state *s,
+                                          int axis, int64_t n, int64_t block) {
+    struct sheaf_split_state *state = n % s->heads ? NULL : new_state(c, axis, 1);
+    if (state) fill_heads(c, s, &state->segments[0], n / s->heads, block);
+    return state;
+}
+
+static struct sheaf_split_state *by_groups(const struct gg_cutter *c, const struct state *s,
+                                           int axis, int64_t n) {
+    struct sheaf_split_state *state = n % s->groups ? NULL : new_state(c, axis, 1);
+    if (state) fill_groups(c, s, &state->segments[0], n / s->groups);
+    return state;
+}
+
+/* Each channel `times` times: of a scan x, B, C, of a delta net query, key, value. Where these have
+ * weights and convolutions of their own, the cache has all three; x is alone where B and C are made
+ * behind the convolution. */
+static struct sheaf_split_state *by_channels(const struct gg_cutter *c, const struct state *s,
+                                             int axis, int64_t n) {
+    const int64_t heads = s->heads * s->size_head, groups = s->groups * s->size_group;
+    const bool three = s->fused || s->delta;
+    const int64_t all = three ? heads + 2 * groups : heads, times = n / all;
+    struct sheaf_split_state *state = n % all ? NULL : new_state(c, axis, three ? 3 : 1);
+    if (!state) return NULL;
+    fill_heads(c, s, &state->segments[three && s->delta ? 2 : 0], s->size_head * times, 1);
+    for (int i = 0; i < 2 && three; i++)
+        fill_groups(c, s, &state->segments[s->delta ? i : i + 1], s->size_group * times);
+    return state;
+}
+
+/* Of Mamba 2 z, x, B, C and dt, of Mamba x and z; of a delta net query, key, value and gate, group by
+ * group. */
+static struct sheaf_split_state *by_all_inputs(const struct gg_cutter *c, const struct state *s,
+                                               int axis, int64_t n) {
+    const int64_t heads = s->heads * s->size_head, groups = s->groups * s->size_group;
+    if (s->delta) return by_groups(c, s, axis, n);
+    if (n != 2 * heads + (s->fused ? 2 * groups + s->heads : 0)) return NULL;
+    struct sheaf_split_state *state = new_state(c, axis, s->fused ? 5 : 2);
+    if (!state) return NULL;
+    for (int i = 0; i < 2; i++) fill_heads(c, s, &state->segments[i], s->size_head, 1);
+    for (int i = 2; i < 4 && s->fused; i++) fill_groups(c, s, &state->segments[i], s->size_group);
+    if (s->fused) fill_heads(c, s, &state->segments[4], 1, 1);
+    return state;
+}
+
+/* Whole groups on every member. */
+static bool has_whole_groups(const struct gg_cutter *c, const struct state *s) {
+    const int64_t each = s->heads / s->groups;
+    for (int j = 0; j < c->n_members; j++)
+        if (s->head_first[j] % each || s->head_count[j] % each) return false;
+    return true;
+}
+
+/* The axis of rows: [n], [1, n] and [taps, 1, n] have n. */
+static int axis_of_rows(const struct gg_region *r) {
+    for (int i = SHEAF_MAX_DIMS - 1; i > 0; i--)
+        if (r->ne[i] > 1) return i;
+    return 0;
+}
+
+static struct sheaf_split_state *state_of(const struct gg_cutter *c, const struct state *s,
+                                          const struct gg_leaf *l, const struct gg_region *r,
+                                          const char **why) {
+    const int rows = axis_of_rows(r);
+    const int64_t n = r->ne[rows], block = sheaf_blck_size(r->type);
+    *why = "its dimensions are not those of the layer's heads";
+    switch (l->role) {
+    case GG_ROLE_STATE_IN:
+        return by_all_inputs(c, s, rows, n);
+    case GG_ROLE_QKV:
+    case GG_ROLE_CHANNELS:
+        return by_channels(c, s, rows, n);
+    case GG_ROLE_CACHE_R:
+        return by_channels(c, s, 0, r->ne[0]);
+    case GG_ROLE_CACHE_S:
+        return by_heads(c, s, 0, r->ne[0], 1);
+    case GG_ROLE_STATE_GROUPS:
+        return by_groups(c, s, rows, n);
+    case GG_ROLE_STATE_NORM:
+        *why = "all heads have it";
+        return s->delta || s->groups == 1 || rows == 0 || !has_whole_groups(c, s)
+                   ? NULL
+                   : by_groups(c, s, rows, n);
+    case GG_ROLE_STATE_COLUMNS:
+        if (c->whole_sums) *why = "sums are whole";
+        return c->whole_sums ? NULL : by_heads(c, s, 0, r->ne[0], block);
+    case GG_ROLE_O:
+    case GG_ROLE_STATE_OUT: /* its bias is added once */
+        if (l->bias) return NULL;
+        return c->whole_sums ? gg_by_rows(c, 1, r->ne[1]) : by_heads(c, s, 0, r->ne[0], block);
+    default:
+        return by_heads(c, s, rows, n, 1);
+    }
+}
+
+static bool is_cut_here(enum gg_role role, bool delta) {
+    return (role >= GG_ROLE_STATE_IN && role <= GG_ROLE_CACHE_S) ||
+           (delta && role >= GG_ROLE_Q && role <= GG_ROLE_O);
+}
+
+enum sheaf_status gg_cut_state_layer(const struct gg_cutter *c, const struct gg_whole *g,
+                                     const char *layer, struct sheaf_split_state **states,
+                                     const char **why) {
+    const size_t n = (size_t)c->n_members;
+    int64_t *numbers = calloc(4 * n, sizeof *numbers);
+    struct state s = {.head_first = numbers,
+                      .head_count = numbers + n,
+                      .group_first = numbers + 2 * n,
+                      .group_count = numbers + 3 * n};
+    if (!numbers) return SHEAF_STATUS_ALLOC_FAILED;
+    const bool known = find_state(g, layer, &s);
+    enum sheaf_status st =
+        known ? divide(c, block_of_columns(c, g, layer), &s) : SHEAF_STATUS_SUCCESS;
+    for (size_t i = 0; i < c->e->n_unbound && !st; i++) {
+        const struct gg_leaf *l = &g->unbound[i];
+        const struct gg_region *r = c->e->unbound[i];
+        if (!is_cut_here(l->role, s.delta) || strcmp(l->layer, layer)) continue;
+        why[i] = known ? "it has one head" : "the graph has no scan that reads the layer's state";
+        if (known && s.heads > 1)
+            states[i] = gg_checked(r, state_of(c, &s, l, r, &why[i]), &why[i]);
+    }
+    free(numbers);
+    return st;
+}
+
+/* ---- short convolutions (LFM2, arXiv 2511.23404) ---- */
+
+static struct sheaf_split_state *short_state(const struct gg_cutter *c, const struct gg_leaf *l,
+                                             const struct gg_region *r, int64_t n, int64_t unit) {
+    const int rows = axis_of_rows(r);
+    if (l->role == GG_ROLE_SHORT_OUT && c->whole_sums) return gg_by_rows(c, 1, r->ne[1]);
+    if (l->role == GG_ROLE_SHORT_OUT) return l->bias ? NULL : gg_by_inner(c, 0, n, unit, 1);
+    if (l->role == GG_ROLE_SHORT_IN && r->ne[rows] == 3 * n)
+        return gg_by_inner(c, rows, n, unit, 3);
+    if (l->role == GG_ROLE_SHORT && r->ne[rows] == n) return gg_by_inner(c, rows, n, unit, 1);
+    if (l->role == GG_ROLE_CACHE_R && r->ne[0] % n == 0)
+        return gg_by_inner(c, 0, r->ne[0], unit * (r->ne[0] / n), 1);
+    return NULL;
+}
+
+enum sheaf_status gg_cut_short_layer(const struct gg_cutter *c, const struct gg_whole *g,
+                                     const char *layer, struct sheaf_split_state **states,
+                                     const char **why) {
+    const struct gg_tensor *out = gg_find(g, layer, GG_ROLE_SHORT_OUT, "");
+    for (size_t i = 0; i < c->e->n_unbound; i++) {
+        const struct gg_leaf *l = &g->unbound[i];
+        const struct gg_region *r = c->e->unbound[i];
+        if (strcmp(l->layer, layer) ||
+            (l->role != GG_ROLE_CACHE_R &&
+             (l->role < GG_ROLE_SHORT_IN || l->role > GG_ROLE_SHORT_OUT)))
+            continue;
+        why[i] = "its rows are not the columns of out_proj";
+        if (!out) continue;
+        states[i] = gg_checked(r, short_state(c, l, r, out->ne[0], gg_block_of(c, out)), &why[i]);
+    }
+    return SHEAF_STATUS_SUCCESS;
+}

@@ -1,0 +1,478 @@
+/* Layers as llama.cpp builds them, of random weights: a prompt and a token behind it.
+ *     helper-ggml-layers LIBRARY PLUGIN API mamba|mamba2|rounds|repeats|kda|short|latent|transposed
+ * mamba, mamba2: a scan of heads of one element, of heads in two groups. rounds, repeats: a delta net
+ * whose heads read the queries in turn, and each query for two heads that follow each other. kda: one
+ * with projections of their own. short: a short convolution. latent: products of attention whose keys and
+ * values come from one vector. transposed: attention that keeps values transposed. Prints the results, and "done". */
+#include "ggml_host.h"
+
+enum {
+    EMBD = 32,
+    HEADS = 4,
+    GROUPS = 2,
+    HEAD = 8,
+    STATE = 16,
+    INNER = HEADS * HEAD,
+    TAPS = 4,
+    LATENT = 16,
+    ROPED = 4,
+    CELLS = 3,
+    CELLS_KV = 8,
+    MOST = 512 * 1024,
+    F32 = 0,
+    I32 = 26,
+    I64 = 27
+};
+
+static void *ctx;
+static struct gg_buffer *weights, *work;
+static size_t at_weights, at_work;
+static int64_t n_tokens;
+static uint64_t seed = 1;
+
+/* ---- tensors ---- */
+
+static float random_value(void) {
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    return (float)(seed >> 40) / (float)(1 << 24) - 0.5f;
+}
+
+static int op_number(const char *name) {
+    const char *(*name_of)(int) = CALL(const char *(*)(int), "ggml_op_name");
+    int i = 0;
+    while (strcmp(name_of(i), name)) i++;
+    return i;
+}
+
+static struct gg_tensor *make(int type, int64_t a, int64_t b, int64_t c) {
+    typedef struct gg_tensor *(*make_fn)(void *, int, int64_t, int64_t, int64_t, int64_t);
+    return CALL(make_fn, "ggml_new_tensor_4d")(ctx, type, a, b, c, 1);
+}
+
+/* A weight or a cache in the buffer of weights. */
+static struct gg_tensor *weight(const char *name, int64_t a, int64_t b, int64_t c, float shift) {
+    static float values[16384];
+    struct gg_tensor *t = make(F32, a, b, c);
+    strncpy(t->name, name, sizeof t->name - 1);
+    put_at(weights, t, &at_weights);
+    for (int64_t i = 0; i < a * b * c; i++) values[i] = random_value() + shift;
+    set(t, values, 0, (size_t)(a * b * c) * sizeof *values);
+    return t;
+}
+static struct gg_tensor *cache(const char *name, int64_t row, int64_t cells) {
+    struct gg_tensor *t = make(F32, row, cells, 1);
+    strncpy(t->name, name, sizeof t->name - 1);
+    put_at(weights, t, &at_weights);
+    fill_bytes(t, 0, 0, (size_t)(row * cells) * sizeof(float));
+    return t;
+}
+
+static struct gg_tensor *node(const char *op, int64_t a, int64_t b, int64_t c, struct gg_tensor *x,
+                              struct gg_tensor *y) {
+    struct gg_tensor *t = make(F32, a, b, c);
+    t->op = op_number(op);
+    t->src[0] = x;
+    t->src[1] = y;
+    put_at(work, t, &at_work);
+    return t;
+}
+static struct gg_tensor *shown(const char *op, struct gg_tensor *x, int64_t a, int64_t b, int64_t c,
+                               size_t step, size_t column, size_t offset) {
+    struct gg_tensor *t = make(F32, a, b, c);
+    t->op = op_number(op);
+    t->src[0] = x;
+    t->view_src = x->view_src ? x->view_src : x;
+    t->view_offs = x->view_offs + offset;
+    t->data = (char *)x->data + offset;
+    t->buffer = x->buffer;
+    t->nb[1] = step;
+    t->nb[2] = column;
+    t->nb[3] = column * (size_t)c;
+    return t;
+}
+/* [a, b, c] of each row of x, from element `first` on, b units `step` elements apart. */
+static struct gg_tensor *part(struct gg_tensor *x, int64_t a, int64_t b, int64_t first,
+                              int64_t step) {
+    return shown("VIEW", x, a, b, x->ne[1], (size_t)step * sizeof(float), x->nb[1],
+                 (size_t)first * sizeof(float));
+}
+static struct gg_tensor *rows_of(struct gg_tensor *x, int64_t a, int64_t first) {
+    return shown("VIEW", x, a, x->ne[1], 1, x->nb[1], x->nb[1] * (size_t)x->ne[1],
+                 (size_t)first * sizeof(float));
+}
+static struct gg_tensor *reshape(struct gg_tensor *x, int64_t a, int64_t b, int64_t c) {
+    const size_t one = sizeof(float);
+    return shown("RESHAPE", x, a, b, c, (size_t)a * one, (size_t)(a * b) * one, 0);
+}
+/* [b, a] or [a, c, b] of x [a, b, c]. */
+static struct gg_tensor *permute(struct gg_tensor *x, int i0, int i1, int i2) {
+    const int to[] = {i0, i1, i2};
+    struct gg_tensor *t = shown("PERMUTE", x, 1, 1, 1, 0, 0, 0);
+    for (int i = 0; i < 3; i++) {
+        t->ne[to[i]] = x->ne[i];
+        t->nb[to[i]] = x->nb[i];
+        t->op_params[i] = to[i];
+    }
+    t->op_params[3] = 3;
+    t->nb[3] = x->nb[3];
+    return t;
+}
+static struct gg_tensor *product(struct gg_tensor *w, struct gg_tensor *x) {
+    return node("MUL_MAT", w->ne[1], x->ne[1], x->ne[2], w, x);
+}
+static struct gg_tensor *mul(struct gg_tensor *x, struct gg_tensor *y) {
+    return node("MUL", x->ne[0], x->ne[1], x->ne[2], x, y);
+}
+static struct gg_tensor *plus(struct gg_tensor *x, struct gg_tensor *y) {
+    return node("ADD", x->ne[0], x->ne[1], x->ne[2], x, y);
+}
+static struct gg_tensor *cont(struct gg_tensor *x, int64_t a, int64_t b, int64_t c) {
+    return node("CONT", a, b, c, x, NULL);
+}
+
+/* ---- graphs ---- */
+
+static struct gg_cgraph *graph;
+
+static void expand(struct gg_tensor *t) {
+    typedef void (*expand_fn)(struct gg_cgraph *, struct gg_tensor *);
+    CALL(expand_fn, "ggml_build_forward_expand")(graph, t);
+}
+
+static struct gg_tensor *numbers(const int32_t *values, int64_t n) {
+    struct gg_tensor *t = make(I32, n, 1, 1);
+    put_at(work, t, &at_work);
+    if (n) set(t, values, 0, (size_t)n * sizeof *values);
+    return t;
+}
+
+static struct gg_tensor *longs(const int64_t *values, int64_t n) {
+    struct gg_tensor *t = make(I64, n, 1, 1);
+    put_at(work, t, &at_work);
+    set(t, values, 0, (size_t)n * sizeof *values);
+    return t;
+}
+
+/* The state of the only sequence, which is in cell 1, and copies of no others, as llama.cpp makes them. */
+static struct gg_tensor *state_of(struct gg_tensor *c) {
+    const int32_t cell = 1;
+    const size_t row = c->nb[1];
+    struct gg_tensor *state = node("GET_ROWS", c->ne[0], 1, 1, c, numbers(&cell, 1));
+    struct gg_tensor *none = node("GET_ROWS", c->ne[0], 0, 1, c, numbers(&cell, 0));
+    struct gg_tensor *to = shown("VIEW", c, c->ne[0], 0, 1, row, 0, 2 * row);
+    struct gg_tensor *copy = shown("CPY", to, c->ne[0], 0, 1, row, 0, 0);
+    expand(state);
+    copy->src[0] = none;
+    copy->src[1] = to;
+    expand(copy);
+    return state;
+}
+static void store(struct gg_tensor *x, struct gg_tensor *c) {
+    struct gg_tensor *to = shown("VIEW", c, c->ne[0], 1, 1, c->nb[1], c->nb[1], c->nb[1]);
+    struct gg_tensor *copy = shown("CPY", to, c->ne[0], 1, 1, c->nb[1], c->nb[1], 0);
+    copy->src[0] = x;
+    copy->src[1] = to;
+    expand(copy);
+}
+
+/* A convolution of x [channels, tokens] and of the taps before; of part `index` of `parts` of the cache. */
+static struct gg_tensor *convolve(struct gg_tensor *x, struct gg_tensor *kernel,
+                                  struct gg_tensor *state, struct gg_tensor *c, int index) {
+    const int64_t n = x->ne[0], before = kernel->ne[0] - 1;
+    const size_t one = sizeof(float), first = (size_t)(index * n * before) * one;
+    struct gg_tensor *old =
+        shown("VIEW", state, before, n, 1, (size_t)before * one, (size_t)(n * before) * one, first);
+    struct gg_tensor *all = node("CONCAT", before + n_tokens, n, 1, old, permute(x, 1, 0, 2)),
+                     *last, *to, *copy;
+    last = shown("VIEW", all, before, n, 1, all->nb[1], all->nb[2], (size_t)n_tokens * one);
+    to = shown("VIEW", c, before, n, 1, (size_t)before * one, c->nb[1], c->nb[1] + first);
+    copy = shown("CPY", to, before, n, 1, to->nb[1], to->nb[2], 0);
+    copy->src[0] = last;
+    copy->src[1] = to;
+    expand(copy);
+    return node("SSM_CONV", n, n_tokens, 1, all,
+                kernel->ne[1] == 1 ? reshape(kernel, kernel->ne[0], n, 1) : kernel);
+}
+
+/* ---- layers: the result for x [EMBD, tokens] ---- */
+
+struct layer {
+    struct gg_tensor *in, *qkv, *q, *k, *v, *gate, *conv[3], *x, *dt, *dt_bias, *a, *d, *alpha,
+        *beta, *f, *out, *r, *s, *k_b, *v_b;
+    int64_t used; /* cells of a cache of keys and values */
+};
+
+static struct gg_tensor *scan(struct layer *l, struct gg_tensor *x, struct gg_tensor *dt,
+                              struct gg_tensor *b, struct gg_tensor *c) {
+    const int32_t cell = 1;
+    const int64_t head = x->ne[0], heads = x->ne[1];
+    struct gg_tensor *y = node("SSM_SCAN", INNER * n_tokens + STATE * INNER, 1, 1,
+                               shown("RESHAPE", l->s, STATE, head, heads, STATE * sizeof(float),
+                                     (size_t)(STATE * head) * sizeof(float), 0),
+                               x);
+    y->src[0]->ne[3] = CELLS;
+    y->src[0]->nb[3] = l->s->nb[1];
+    y->src[2] = dt;
+    y->src[3] = l->a;
+    y->src[4] = b;
+    y->src[5] = c;
+    y->src[6] = numbers(&cell, 1);
+    y->op_params[0] = 1;
+    store(shown("VIEW", y, STATE * INNER, 1, 1, 0, 0, (size_t)(INNER * n_tokens) * sizeof(float)),
+          l->s);
+    return shown("VIEW", y, head, heads, n_tokens, (size_t)head * sizeof(float),
+                 INNER * sizeof(float), 0);
+}
+
+static struct gg_tensor *mamba2(struct layer *l, struct gg_tensor *x) {
+    enum { BC = GROUPS * STATE, CHANNELS = INNER + 2 * BC };
+    struct gg_tensor *all = product(l->in, x), *z = part(all, HEAD, HEADS, 0, HEAD);
+    struct gg_tensor *xbc =
+        convolve(rows_of(all, CHANNELS, INNER), l->conv[0], state_of(l->r), l->r, 0);
+    struct gg_tensor *dt =
+        plus(cont(rows_of(all, HEADS, INNER + CHANNELS), HEADS, n_tokens, 1), l->dt_bias);
+    xbc = plus(xbc, l->conv[1]);
+    struct gg_tensor *u = part(xbc, HEAD, HEADS, 0, HEAD);
+    struct gg_tensor *y = scan(l, u, dt, part(xbc, STATE, GROUPS, INNER, STATE),
+                               part(xbc, STATE, GROUPS, INNER + BC, STATE));
+    y = mul(plus(y, mul(u, l->d)), cont(z, HEAD, HEADS, n_tokens));
+    return product(l->out, reshape(y, INNER, n_tokens, 1));
+}
+
+static struct gg_tensor *mamba(struct layer *l, struct gg_tensor *x) {
+    enum { RANK = 2 };
+    struct gg_tensor *all = product(l->in, x);
+    struct gg_tensor *u =
+        plus(convolve(rows_of(all, INNER, 0), l->conv[0], state_of(l->r), l->r, 0), l->conv[1]);
+    struct gg_tensor *some = product(l->x, u); /* dt, B, C */
+    struct gg_tensor *dt =
+        plus(product(l->dt, cont(rows_of(some, RANK, 0), RANK, n_tokens, 1)), l->dt_bias);
+    struct gg_tensor *y =
+        scan(l, reshape(u, 1, INNER, n_tokens), dt, part(some, STATE, 1, RANK, STATE),
+             part(some, STATE, 1, RANK + STATE, STATE));
+    y = plus(reshape(y, INNER, n_tokens, 1), mul(u, l->d));
+    return product(l->out, mul(cont(rows_of(all, INNER, INNER), INNER, n_tokens, 1), y));
+}
+
+static struct gg_tensor *delta_net(struct layer *l, struct gg_tensor *q, struct gg_tensor *k,
+                                   struct gg_tensor *v, struct gg_tensor *g, struct gg_tensor *b) {
+    struct gg_tensor *y = node("GATED_DELTA_NET", INNER, n_tokens + HEAD, 1, q, k);
+    y->src[2] = v;
+    y->src[3] = g;
+    y->src[4] = b;
+    y->src[5] = reshape(state_of(l->s), HEAD, HEAD, HEADS);
+    y->op_params[0] = 1;
+    store(shown("VIEW", y, HEAD * INNER, 1, 1, 0, 0, (size_t)(INNER * n_tokens) * sizeof(float)),
+          l->s);
+    return shown("VIEW", y, HEAD, HEADS, n_tokens, HEAD * sizeof(float), INNER * sizeof(float), 0);
+}
+
+static struct gg_tensor *for_two_heads(struct gg_tensor *x) {
+    struct gg_tensor *each = cont(x, HEAD, GROUPS, n_tokens);
+    struct gg_tensor *t = make(F32, HEAD, HEADS / GROUPS, GROUPS);
+    each = shown("RESHAPE", each, HEAD, 1, GROUPS, HEAD * sizeof(float), HEAD * sizeof(float), 0);
+    each->ne[3] = t->ne[3] = n_tokens;
+    each->nb[3] = GROUPS * HEAD * sizeof(float);
+    t->nb[3] = INNER * sizeof(float);
+    t->op = op_number("REPEAT");
+    t->src[0] = each;
+    put_at(work, t, &at_work);
+    return reshape(t, HEAD, HEADS, n_tokens);
+}
+
+static struct gg_tensor *fused_delta(struct layer *l, struct gg_tensor *x, bool repeats) {
+    enum { KEYS = GROUPS * HEAD };
+    struct gg_tensor *z = product(l->gate, x);
+    struct gg_tensor *g = reshape(plus(product(l->alpha, x), l->dt_bias), 1, HEADS, n_tokens);
+    struct gg_tensor *b = reshape(product(l->beta, x), 1, HEADS, n_tokens);
+    struct gg_tensor *y = convolve(product(l->qkv, x), l->conv[0], state_of(l->r), l->r, 0);
+    struct gg_tensor *q = part(y, HEAD, GROUPS, 0, HEAD), *k = part(y, HEAD, GROUPS, KEYS, HEAD);
+    if (repeats) {
+        q = for_two_heads(q);
+        k = for_two_heads(k);
+    }
+    y = delta_net(l, q, k, part(y, HEAD, HEADS, 2 * KEYS, HEAD), g, b);
+    y = mul(y, reshape(z, HEAD, HEADS, n_tokens));
+    return product(l->out, reshape(y, INNER, n_tokens, 1));
+}
+static struct gg_tensor *rounds(struct layer *l, struct gg_tensor *x) {
+    return fused_delta(l, x, false);
+}
+static struct gg_tensor *repeats(struct layer *l, struct gg_tensor *x) {
+    return fused_delta(l, x, true);
+}
+
+static struct gg_tensor *kda(struct layer *l, struct gg_tensor *x) {
+    struct gg_tensor *w[] = {l->q, l->k, l->v}, *heads[3], *state = state_of(l->r);
+    for (int i = 0; i < 3; i++)
+        heads[i] =
+            reshape(convolve(product(w[i], x), l->conv[i], state, l->r, i), HEAD, HEADS, n_tokens);
+    struct gg_tensor *g = reshape(product(l->f, x), HEAD, HEADS, n_tokens);
+    struct gg_tensor *b = reshape(product(l->beta, x), 1, HEADS, n_tokens);
+    struct gg_tensor *y = delta_net(l, heads[0], heads[1], heads[2], g, b);
+    return product(l->out, cont(y, INNER, n_tokens, 1));
+}
+
+static struct gg_tensor *short_layer(struct layer *l, struct gg_tensor *x) {
+    struct gg_tensor *all = product(l->in, x), *b = rows_of(all, EMBD, 0);
+    struct gg_tensor *c = rows_of(all, EMBD, EMBD), *y = rows_of(all, EMBD, 2 * EMBD);
+    y = convolve(mul(b, y), l->conv[0], state_of(l->r), l->r, 0);
+    return product(l->out, mul(c, y));
+}
+
+static struct gg_tensor *latent(struct layer *l, struct gg_tensor *x) {
+    struct gg_tensor *q = product(l->q, x);
+    struct gg_tensor *y = part(q, HEAD, HEADS, 0, HEAD + ROPED);
+    y = product(l->k_b, permute(y, 0, 2, 1));
+    y = product(l->v_b, y); /* of each head, [HEAD, tokens, HEADS] */
+    return product(l->out, cont(permute(y, 0, 2, 1), INNER, n_tokens, 1));
+}
+
+/* Attention without a softmax, whose cache of values is transposed: each of a token's values is a row of
+ * one element, CELLS_KV elements behind the one before. */
+static struct gg_tensor *written(struct gg_tensor *c, struct gg_tensor *x, int64_t row,
+                                 struct gg_tensor *ids) {
+    struct gg_tensor *flat = shown("RESHAPE", c, row, c->ne[0] * c->ne[1] / row, 1,
+                                   (size_t)row * sizeof(float), c->nb[2], 0);
+    struct gg_tensor *t = shown("SET_ROWS", flat, row, flat->ne[1], 1, flat->nb[1], flat->nb[2], 0);
+    t->src[0] = reshape(x, row, x->ne[0] * x->ne[1] / row, 1);
+    t->src[1] = ids;
+    t->src[2] = flat;
+    expand(t);
+    return c;
+}
+static struct gg_tensor *transposed(struct layer *l, struct gg_tensor *x) {
+    const size_t one = sizeof(float);
+    int64_t cells[8], elements[8 * INNER];
+    for (int64_t t = 0; t < n_tokens; t++) {
+        cells[t] = l->used + t;
+        for (int64_t i = 0; i < INNER; i++) elements[t * INNER + i] = i * CELLS_KV + cells[t];
+    }
+    l->used += n_tokens;
+    struct gg_tensor *q = reshape(product(l->q, x), HEAD, HEADS, n_tokens);
+    struct gg_tensor *k = reshape(product(l->k, x), HEAD, HEADS, n_tokens);
+    struct gg_tensor *v = reshape(product(l->v, x), HEAD, HEADS, n_tokens);
+    k = written(l->s, reshape(k, INNER, n_tokens, 1), INNER, longs(cells, n_tokens));
+    v = written(l->r, reshape(v, INNER, n_tokens, 1), 1, longs(elements, n_tokens * INNER));
+    k = shown("VIEW", k, HEAD, CELLS_KV, HEADS, INNER * one, HEAD * one, 0);
+    v = shown("VIEW", v, CELLS_KV, HEAD, HEADS, CELLS_KV * one, HEAD * CELLS_KV * one, 0);
+    struct gg_tensor *y = product(v, product(k, permute(q, 0, 2, 1)));
+    return product(l->out, cont(permute(y, 0, 2, 1), INNER, n_tokens, 1));
+}
+
+static const struct kind {
+    const char *name;
+    struct gg_tensor *(*build)(struct layer *l, struct gg_tensor *x);
+} kinds[] = {{"transposed", transposed}, {"mamba", mamba},      {"mamba2", mamba2},
+             {"rounds", rounds},         {"repeats", repeats},  {"kda", kda},
+             {"latent", latent},         {"short", short_layer}};
+
+#define W(name, ...) weight("blk.0." name, __VA_ARGS__)
+static void make_weights(const char *name, struct layer *l) {
+    const bool one = !strcmp(name, "mamba"), own = !strcmp(name, "kda");
+    if (one || !strcmp(name, "mamba2")) {
+        const int64_t channels = one ? INNER : INNER + 2 * GROUPS * STATE;
+        const int64_t heads = one ? INNER : HEADS;
+        l->in = W("ssm_in.weight", EMBD, INNER + channels + (one ? 0 : HEADS), 1, 0);
+        l->conv[0] = W("ssm_conv1d.weight", TAPS, channels, 1, 0);
+        l->conv[1] = W("ssm_conv1d.bias", channels, 1, 1, 0);
+        if (one) l->x = W("ssm_x.weight", INNER, 2 + 2 * STATE, 1, 0);
+        if (one) l->dt = W("ssm_dt.weight", 2, INNER, 1, 0);
+        l->dt_bias = W("ssm_dt.bias", heads, 1, 1, 0);
+        l->a = one ? W("ssm_a", STATE, INNER, 1, -1) : W("ssm_a", 1, HEADS, 1, -1);
+        l->d = one ? W("ssm_d", INNER, 1, 1, 0) : W("ssm_d", 1, HEADS, 1, 0);
+        l->out = W("ssm_out.weight", INNER, EMBD, 1, 0);
+        l->r = cache("cache_r_l0", (TAPS - 1) * channels, CELLS);
+        l->s = cache("cache_s_l0", STATE * INNER, CELLS);
+    } else if (own) {
+        l->q = W("attn_q.weight", EMBD, INNER, 1, 0);
+        l->k = W("attn_k.weight", EMBD, INNER, 1, 0);
+        l->v = W("attn_v.weight", EMBD, INNER, 1, 0);
+        l->conv[0] = W("ssm_conv1d_q.weight", TAPS, 1, INNER, 0);
+        l->conv[1] = W("ssm_conv1d_k.weight", TAPS, 1, INNER, 0);
+        l->conv[2] = W("ssm_conv1d_v.weight", TAPS, 1, INNER, 0);
+        l->f = W("ssm_f_b.weight", EMBD, INNER, 1, 0);
+        l->beta = W("ssm_beta.weight", EMBD, HEADS, 1, 0);
+        l->out = W("attn_output.weight", INNER, EMBD, 1, 0);
+        l->r = cache("conv_states_all-0", 3 * (TAPS - 1) * INNER, CELLS);
+        l->s = cache("cache_s_l0", HEAD * INNER, CELLS);
+    } else if (!strcmp(name, "short")) {
+        l->in = W("shortconv.in_proj.weight", EMBD, 3 * EMBD, 1, 0);
+        l->conv[0] = W("shortconv.conv.weight", TAPS, EMBD, 1, 0);
+        l->out = W("shortconv.out_proj.weight", EMBD, EMBD, 1, 0);
+        l->r = cache("cache_r_l0", (TAPS - 1) * EMBD, CELLS);
+    } else if (!strcmp(name, "transposed")) {
+        l->q = W("attn_q.weight", EMBD, INNER, 1, 0);
+        l->k = W("attn_k.weight", EMBD, INNER, 1, 0);
+        l->v = W("attn_v.weight", EMBD, INNER, 1, 0);
+        l->out = W("attn_output.weight", INNER, EMBD, 1, 0);
+        l->r = cache("cache_v_l0", INNER, CELLS_KV);
+        l->s = cache("cache_k_l0", INNER, CELLS_KV);
+    } else if (!strcmp(name, "latent")) {
+        l->q = W("attn_q_b.weight", EMBD, HEADS * (HEAD + ROPED), 1, 0);
+        l->k_b = W("attn_k_b.weight", HEAD, LATENT, HEADS, 0);
+        l->v_b = W("attn_v_b.weight", LATENT, HEAD, HEADS, 0);
+        l->out = W("attn_output.weight", INNER, EMBD, 1, 0);
+    } else {
+        l->qkv = W("attn_qkv.weight", EMBD, 2 * GROUPS * HEAD + INNER, 1, 0);
+        l->gate = W("attn_gate.weight", EMBD, INNER, 1, 0);
+        l->conv[0] = W("ssm_conv1d.weight", TAPS, 2 * GROUPS * HEAD + INNER, 1, 0);
+        l->alpha = W("ssm_alpha.weight", EMBD, HEADS, 1, 0);
+        l->beta = W("ssm_beta.weight", EMBD, HEADS, 1, 0);
+        l->dt_bias = W("ssm_dt.bias", HEADS, 1, 1, -1);
+        l->out = W("ssm_out.weight", INNER, EMBD, 1, 0);
+        l->r = cache("cache_r_l0", (TAPS - 1) * (2 * GROUPS * HEAD + INNER), CELLS);
+        l->s = cache("cache_s_l0", HEAD * INNER, CELLS);
+    }
+}
+
+/* Computes for n tokens behind those of the call before. */
+static void run(const struct kind *kind, struct layer *l, int64_t n) {
+    static float values[EMBD * 8], got[EMBD * 8];
+    at_work = 0;
+    n_tokens = n;
+    graph = CALL(struct gg_cgraph * (*)(void *), "ggml_new_graph")(ctx);
+    struct gg_tensor *x = make(F32, EMBD, n, 1);
+    put_at(work, x, &at_work);
+    for (int64_t i = 0; i < EMBD * n; i++) values[i] = random_value();
+    set(x, values, 0, (size_t)(EMBD * n) * sizeof *values);
+    struct gg_tensor *y = kind->build(l, x);
+    expand(y);
+    graph->uid = (uint64_t)n;
+    expect(compute(graph) == GG_STATUS_SUCCESS, "status of a layer");
+    get(y, got, (size_t)(EMBD * n) * sizeof *got);
+    for (int64_t i = 0; i < EMBD * n; i++) printf("v %.6g\n", (double)got[i]);
+}
+
+int main(int argc, char **argv) {
+    struct layer l = {0};
+    if (argc != 5) return 2;
+    void *plugin = load(argv);
+    struct gg_reg *reg = plugin ? registry(plugin) : NULL;
+    if (!reg) return 1;
+    n_devices = reg->iface.get_device_count(reg);
+    expect(n_devices == 1, "one device");
+    dev = reg->iface.get_device(reg, 0);
+    backend = dev->iface.init_backend(dev, NULL);
+    ctx = CALL(void *(*)(struct gg_init_params),
+               "ggml_init")((struct gg_init_params){.mem_size = 1 << 20});
+    weights = alloc(MOST);
+    work = alloc(MOST);
+    CALL(void (*)(struct gg_buffer *, int), "ggml_backend_buffer_set_usage")
+    (weights, GG_USAGE_WEIGHTS);
+    CALL(void (*)(struct gg_buffer *, int), "ggml_backend_buffer_set_usage")
+    (work, GG_USAGE_COMPUTE);
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        if (strcmp(kinds[i].name, argv[4])) continue;
+        make_weights(argv[4], &l);
+        run(&kinds[i], &l, 6);
+        run(&kinds[i], &l, 1);
+        puts(failures ? "failed" : "done");
+        fflush(stdout); /* in one piece, before the plugin's last line */
+    }
+    weights->iface.free_buffer(weights);
+    work->iface.free_buffer(work);
+    backend->iface.free(backend);
+    CALL(void (*)(void *), "ggml_free")(ctx);
+    return failures != 0;
+}
