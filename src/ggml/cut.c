@@ -158,25 +158,37 @@ static void kind_of_name(const char *name, char kind[GG_MAX_NAME]) {
     kind[n] = 0;
 }
 
+/* Is it the first of its kind that is cut, or whole, as it is? *bytes: of all these. */
+static bool is_first(const struct gg_cutter *c, struct sheaf_split_state *const *states, size_t i,
+                     const char *kind, double *bytes) {
+    char other[GG_MAX_NAME];
+    *bytes = 0;
+    for (size_t k = 0; k < c->e->n_unbound; k++) {
+        kind_of_name(c->e->unbound[k]->name, other);
+        if (!states[k] != !states[i] || strcmp(kind, other)) continue;
+        if (k < i) return false;
+        *bytes += (double)c->e->unbound[k]->bytes;
+    }
+    return true;
+}
+
 static void report(const struct gg_cutter *c, struct sheaf_split_state *const *states,
                    const char *const *why) {
     const struct gg_encoder *e = c->e;
+    const char *debug = sheaf_setting_value("SHEAF_BACKEND_DEBUG");
     double total = 0;
     for (size_t i = 0; i < e->n_unbound; i++) total += (double)e->unbound[i]->bytes;
     for (size_t i = 0; i < e->n_unbound; i++) {
-        char kind[GG_MAX_NAME], other[GG_MAX_NAME];
+        char kind[GG_MAX_NAME], text[256];
         double bytes = 0;
-        bool first = !states[i];
         kind_of_name(e->unbound[i]->name, kind);
-        for (size_t k = 0; k < e->n_unbound && first; k++) {
-            kind_of_name(e->unbound[k]->name, other);
-            if (states[k] || strcmp(kind, other)) continue;
-            first = k >= i;
-            bytes += (double)e->unbound[k]->bytes;
-        }
-        if (first && bytes > 0.01 * total)
+        if (!is_first(c, states, i, kind, &bytes)) continue;
+        if (!states[i] && bytes > 0.01 * total)
             sheaf_log(SHEAF_LOG_INFO, "%s: %.1f %% of the bytes are on every member: %s", kind,
                       100 * bytes / total, why[i] ? why[i] : "no cut is known for this name");
+        else if (states[i] && debug && !strcmp(debug, "1"))
+            sheaf_log(SHEAF_LOG_DEBUG, "%s: %s", e->unbound[i]->name,
+                      sheaf_split_state_print(states[i], text, sizeof text));
     }
 }
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arith.h"
 #include "ggml/translate.h"
 #include "model/place/policy.h"
 
@@ -24,6 +25,7 @@ static const struct {
     {"attn_k_b", GG_ROLE_LATENT_K},
     {"attn_v_b", GG_ROLE_LATENT_V},
     {"attn_sinks", GG_ROLE_SINKS},
+    {"attn_k_norm", GG_ROLE_K_NORM},
     {"cache_k", GG_ROLE_CACHE_K},
     {"cache_v", GG_ROLE_CACHE_V},
     {"ffn_up", GG_ROLE_FFN_IN},
@@ -176,6 +178,12 @@ const struct gg_tensor *gg_find(const struct gg_whole *g, const char *layer, enu
     return NULL;
 }
 
+bool gg_comes_from(const struct gg_tensor *t, const struct gg_tensor *cache) {
+    for (int i = 0; cache && t && i < 8; i++, t = t->src[0])
+        if (t == cache || t->view_src == cache) return true;
+    return false;
+}
+
 /* Ops whose result has the rows of a product where the product has them. */
 static bool passes_rows_on(int op) {
     return op == SHEAF_OP_ADD || op == SHEAF_OP_SCALE || op == SHEAF_OP_MUL ||
@@ -212,6 +220,8 @@ void gg_fill_segment(struct sheaf_split_segment *s, int n_members, int64_t units
     memcpy(s->first, first, (size_t)n_members * sizeof *first);
     memcpy(s->count, count, (size_t)n_members * sizeof *count);
 }
+
+int64_t gg_units_of_block(int64_t inner, int64_t block) { return block / sheaf__gcd(inner, block); }
 
 struct sheaf_split_state *gg_by_units(const struct gg_cutter *c, int axis, int64_t units,
                                       int64_t inner, const int64_t *first, const int64_t *count) {

@@ -21,6 +21,7 @@ enum gg_role {
     GG_ROLE_LATENT_K,  /* a matrix a head, from a query to the latent cache */
     GG_ROLE_LATENT_V,  /* a matrix a head, from there to a value */
     GG_ROLE_SINKS,     /* an element a query head */
+    GG_ROLE_K_NORM,    /* on every member: of a key head, or of all */
     GG_ROLE_CACHE_K,   /* elements of a row are key heads */
     GG_ROLE_CACHE_V,   /* elements of a row are value heads */
     /* feed-forward */
@@ -69,6 +70,8 @@ bool gg_whole_of(const struct gg_host *host, const struct gg_cgraph *graph, stru
  * a second context follow the weights. */
 const struct gg_tensor *gg_find(const struct gg_whole *g, const char *layer, enum gg_role role,
                                 const char *family);
+/* Is t the cache, or a part or another shape of it? */
+bool gg_comes_from(const struct gg_tensor *t, const struct gg_tensor *cache);
 /* The views and reshapes that take a product's rows apart, in the order of the graph. */
 int gg_views_behind(const struct gg_whole *g, const struct gg_tensor *weight,
                     const struct gg_tensor **out, int room);
@@ -87,6 +90,8 @@ struct sheaf_split_state *gg_by_inner(const struct gg_cutter *c, int axis, int64
                                       int times);
 /* The elements that lie together where columns of the weight are cut: a block of its type. */
 int64_t gg_block_of(const struct gg_cutter *c, const struct gg_tensor *weight);
+/* How many units of `inner` elements have whole blocks. */
+int64_t gg_units_of_block(int64_t inner, int64_t block);
 /* NULL and a reason instead of a state that the region's shape or type forbids. */
 struct sheaf_split_state *gg_checked(const struct gg_region *r, struct sheaf_split_state *state,
                                      const char **why);

@@ -171,6 +171,31 @@ static struct sheaf_split_state *attention_state(const struct gg_cutter *c, cons
     }
 }
 
+/* Query heads that stay together if members may have parts of the heads that read one K/V head, which
+ * FLASH_ATTN_EXT alone can be told of; 0: whole groups of them. A norm over all K/V heads would be wrong
+ * where two members have one of them. */
+static int64_t heads_together(const struct gg_cutter *c, const struct gg_whole *g,
+                              const char *layer, const struct heads *h) {
+    const struct gg_tensor *cache = gg_find(g, layer, GG_ROLE_CACHE_K, "");
+    const struct gg_tensor *norm = gg_find(g, layer, GG_ROLE_K_NORM, "");
+    if (norm && norm->ne[0] * norm->ne[1] > h->size_k) return 0;
+    for (size_t i = 0; i < g->n; i++) {
+        if (g->all[i].op != SHEAF_OP_FLASH_ATTN_EXT ||
+            !gg_comes_from(g->all[i].tensor->src[1], cache))
+            continue;
+        const int64_t block = gg_block_of(c, gg_find(g, layer, GG_ROLE_O, ""));
+        return c->whole_sums ? 1 : gg_units_of_block(h->size_v, block);
+    }
+    return 0;
+}
+
+static enum sheaf_status divide(const struct gg_cutter *c, const struct gg_whole *g,
+                                const char *layer, struct heads *h) {
+    const int64_t each = h->q / h->kv, unit = heads_together(c, g, layer, h);
+    return sheaf__split_heads_in_runs(h->kv, each, unit ? unit : each, c->shares, c->n_members,
+                                      h->q_first, h->q_count, h->kv_first, h->kv_count);
+}
+
 static bool is_attention(enum gg_role role) { return role >= GG_ROLE_Q && role <= GG_ROLE_CACHE_V; }
 
 static enum sheaf_status cut_attention(const struct gg_cutter *c, const struct gg_whole *g,
@@ -185,9 +210,7 @@ static enum sheaf_status cut_attention(const struct gg_cutter *c, const struct g
     if (!numbers) return SHEAF_STATUS_ALLOC_FAILED;
     const bool known = find_heads(g, layer, &h);
     h.transposed = is_transposed(g, gg_find(g, layer, GG_ROLE_CACHE_V, ""));
-    enum sheaf_status st = known ? sheaf__split_heads(h.kv, h.q / h.kv, c->shares, c->n_members,
-                                                      h.q_first, h.q_count, h.kv_first, h.kv_count)
-                                 : SHEAF_STATUS_SUCCESS;
+    enum sheaf_status st = known ? divide(c, g, layer, &h) : SHEAF_STATUS_SUCCESS;
     for (size_t i = 0; i < c->e->n_unbound && !st; i++) {
         const struct gg_leaf *l = &g->unbound[i];
         const struct gg_region *r = c->e->unbound[i];

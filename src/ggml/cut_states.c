@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/arith.h"
 #include "ggml/cut_layer.h"
 #include "model/place/heads.h"
 
@@ -20,19 +19,12 @@ struct state { /* of a layer */
 
 /* ---- the graph ---- */
 
-/* A state that the cache of the layer has, as a reshape of it or as rows of that. */
-static bool comes_from(const struct gg_tensor *t, const struct gg_tensor *cache) {
-    for (int i = 0; t && i < 8; i++, t = t->src[0])
-        if (t == cache || t->view_src == cache) return true;
-    return false;
-}
-
 static const struct gg_known *find_scan(const struct gg_whole *g, const char *layer) {
     const struct gg_tensor *cache = gg_find(g, layer, GG_ROLE_CACHE_S, "");
     for (size_t i = 0; cache && i < g->n; i++) {
         const int op = g->all[i].op;
         const int at = op == SHEAF_OP_SSM_SCAN ? 0 : op == SHEAF_OP_GATED_DELTA_NET ? 5 : -1;
-        if (at >= 0 && comes_from(g->all[i].tensor->src[at], cache)) return &g->all[i];
+        if (at >= 0 && gg_comes_from(g->all[i].tensor->src[at], cache)) return &g->all[i];
     }
     return NULL;
 }
@@ -85,11 +77,6 @@ bool gg_is_delta_net(const struct gg_whole *g, const char *layer) {
 
 /* ---- the members' heads ---- */
 
-/* How many units of `inner` elements have whole blocks. */
-static int64_t units_of_block(int64_t inner, int64_t block) {
-    return block / sheaf__gcd(inner, block);
-}
-
 /* The largest block of the weights whose columns are heads. */
 static int64_t block_of_columns(const struct gg_cutter *c, const struct gg_whole *g,
                                 const char *layer) {
@@ -108,7 +95,7 @@ static enum sheaf_status divide(const struct gg_cutter *c, int64_t block, struct
     const int n = c->n_members;
     const int64_t each = s->heads / s->groups;
     int64_t together =
-        units_of_block(s->delta && !s->rounds ? each * s->size_head : s->size_head, block);
+        gg_units_of_block(s->delta && !s->rounds ? each * s->size_head : s->size_head, block);
     if (s->delta) {
         if (s->groups % together) together = 1;
         sheaf__split_units(s->groups / together, c->shares, n, s->group_count);
@@ -133,36 +120,19 @@ static enum sheaf_status divide(const struct gg_cutter *c, int64_t block, struct
 
 /* ---- states ---- */
 
-/* Units of `inner` elements; as many together as all members' have and a block wants. */
-static void fill(const struct gg_cutter *c, struct sheaf_split_segment *s, int64_t outer,
-                 int64_t units, int64_t inner, int64_t block, const int64_t *first,
-                 const int64_t *count) {
-    const int64_t k = units_of_block(inner, block);
-    bool fits = units % k == 0;
-    for (int j = 0; j < c->n_members; j++) fits = fits && first[j] % k == 0 && count[j] % k == 0;
-    gg_fill_segment(s, c->n_members, units, inner, first, count);
-    s->outer = outer;
-    if (!fits) return;
-    s->units = units / k;
-    s->inner = inner * k;
-    for (int j = 0; j < c->n_members; j++) {
-        s->first[j] /= k;
-        s->count[j] /= k;
-    }
+static void fill_groups(const struct gg_cutter *c, const struct state *s,
+                        struct sheaf_split_segment *to, int64_t inner) {
+    gg_fill_segment(to, c->n_members, s->groups, inner, s->group_first, s->group_count);
 }
 
 static void fill_heads(const struct gg_cutter *c, const struct state *s,
-                       struct sheaf_split_segment *to, int64_t inner, int64_t block) {
-    const int64_t each = s->heads / s->groups;
-    if (s->rounds)
-        fill(c, to, each, s->groups, inner, block, s->group_first, s->group_count);
-    else
-        fill(c, to, 1, s->heads, inner, block, s->head_first, s->head_count);
-}
-
-static void fill_groups(const struct gg_cutter *c, const struct state *s,
-                        struct sheaf_split_segment *to, int64_t inner) {
-    fill(c, to, 1, s->groups, inner, 1, s->group_first, s->group_count);
+                       struct sheaf_split_segment *to, int64_t inner) {
+    if (s->rounds) {
+        fill_groups(c, s, to, inner);
+        to->outer = s->heads / s->groups;
+    } else {
+        gg_fill_segment(to, c->n_members, s->heads, inner, s->head_first, s->head_count);
+    }
 }
 
 static struct sheaf_split_state *new_state(const struct gg_cutter *c, int axis, int n) {
@@ -170,9 +140,9 @@ static struct sheaf_split_state *new_state(const struct gg_cutter *c, int axis, 
 }
 
 static struct sheaf_split_state *by_heads(const struct gg_cutter *c, const struct state *s,
-                                          int axis, int64_t n, int64_t block) {
+                                          int axis, int64_t n) {
     struct sheaf_split_state *state = n % s->heads ? NULL : new_state(c, axis, 1);
-    if (state) fill_heads(c, s, &state->segments[0], n / s->heads, block);
+    if (state) fill_heads(c, s, &state->segments[0], n / s->heads);
     return state;
 }
 
@@ -193,7 +163,7 @@ static struct sheaf_split_state *by_channels(const struct gg_cutter *c, const st
     const int64_t all = three ? heads + 2 * groups : heads, times = n / all;
     struct sheaf_split_state *state = n % all ? NULL : new_state(c, axis, three ? 3 : 1);
     if (!state) return NULL;
-    fill_heads(c, s, &state->segments[three && s->delta ? 2 : 0], s->size_head * times, 1);
+    fill_heads(c, s, &state->segments[three && s->delta ? 2 : 0], s->size_head * times);
     for (int i = 0; i < 2 && three; i++)
         fill_groups(c, s, &state->segments[s->delta ? i : i + 1], s->size_group * times);
     return state;
@@ -208,9 +178,9 @@ static struct sheaf_split_state *by_all_inputs(const struct gg_cutter *c, const 
     if (n != 2 * heads + (s->fused ? 2 * groups + s->heads : 0)) return NULL;
     struct sheaf_split_state *state = new_state(c, axis, s->fused ? 5 : 2);
     if (!state) return NULL;
-    for (int i = 0; i < 2; i++) fill_heads(c, s, &state->segments[i], s->size_head, 1);
+    for (int i = 0; i < 2; i++) fill_heads(c, s, &state->segments[i], s->size_head);
     for (int i = 2; i < 4 && s->fused; i++) fill_groups(c, s, &state->segments[i], s->size_group);
-    if (s->fused) fill_heads(c, s, &state->segments[4], 1, 1);
+    if (s->fused) fill_heads(c, s, &state->segments[4], 1);
     return state;
 }
 
@@ -233,7 +203,7 @@ static struct sheaf_split_state *state_of(const struct gg_cutter *c, const struc
                                           const struct gg_leaf *l, const struct gg_region *r,
                                           const char **why) {
     const int rows = axis_of_rows(r);
-    const int64_t n = r->ne[rows], block = sheaf_blck_size(r->type);
+    const int64_t n = r->ne[rows];
     *why = "its dimensions are not those of the layer's heads";
     switch (l->role) {
     case GG_ROLE_STATE_IN:
@@ -244,7 +214,7 @@ static struct sheaf_split_state *state_of(const struct gg_cutter *c, const struc
     case GG_ROLE_CACHE_R:
         return by_channels(c, s, 0, r->ne[0]);
     case GG_ROLE_CACHE_S:
-        return by_heads(c, s, 0, r->ne[0], 1);
+        return by_heads(c, s, 0, r->ne[0]);
     case GG_ROLE_STATE_GROUPS:
         return by_groups(c, s, rows, n);
     case GG_ROLE_STATE_NORM:
@@ -254,13 +224,13 @@ static struct sheaf_split_state *state_of(const struct gg_cutter *c, const struc
                    : by_groups(c, s, rows, n);
     case GG_ROLE_STATE_COLUMNS:
         if (c->whole_sums) *why = "sums are whole";
-        return c->whole_sums ? NULL : by_heads(c, s, 0, r->ne[0], block);
+        return c->whole_sums ? NULL : by_heads(c, s, 0, r->ne[0]);
     case GG_ROLE_O:
     case GG_ROLE_STATE_OUT: /* its bias is added once */
         if (l->bias) return NULL;
-        return c->whole_sums ? gg_by_rows(c, 1, r->ne[1]) : by_heads(c, s, 0, r->ne[0], block);
+        return c->whole_sums ? gg_by_rows(c, 1, r->ne[1]) : by_heads(c, s, 0, r->ne[0]);
     default:
-        return by_heads(c, s, rows, n, 1);
+        return by_heads(c, s, rows, n);
     }
 }
 

@@ -11,10 +11,27 @@
 
 enum { ARENA = 1 << 21, SLOTS = 1031, MAX_NODES = 256, ALIGN = 16 };
 
-static const char *const ops[] = {
-    "NONE",     "ADD",      "SCALE",    "VIEW",     "MUL_MAT",         "CPY",     "SQR?",
-    "UNARY",    "SET_ROWS", "MUL",      "CONT",     "RESHAPE",         "PERMUTE", "CONCAT",
-    "GET_ROWS", "REPEAT",   "SSM_CONV", "SSM_SCAN", "GATED_DELTA_NET", "GLU"};
+static const char *const ops[] = {"NONE",
+                                  "ADD",
+                                  "SCALE",
+                                  "VIEW",
+                                  "MUL_MAT",
+                                  "CPY",
+                                  "SQR?",
+                                  "UNARY",
+                                  "SET_ROWS",
+                                  "MUL",
+                                  "CONT",
+                                  "RESHAPE",
+                                  "PERMUTE",
+                                  "CONCAT",
+                                  "GET_ROWS",
+                                  "REPEAT",
+                                  "SSM_CONV",
+                                  "SSM_SCAN",
+                                  "GATED_DELTA_NET",
+                                  "FLASH_ATTN_EXT",
+                                  "GLU"};
 enum { N_OPS = sizeof ops / sizeof *ops };
 static const char *const unary[] = {"ABS", "SILU", "RELU", "TRUNC"};
 static const char *const glu[] = {"REGLU",     "GEGLU",       "SWIGLU",      "SWIGLU_OAI",

@@ -1,9 +1,10 @@
 /* Layers as llama.cpp builds them, of random weights: a prompt and a token behind it.
- *     helper-ggml-layers LIBRARY PLUGIN API mamba|mamba2|rounds|repeats|kda|short|latent|transposed
+ *     helper-ggml-layers LIBRARY PLUGIN API mamba|mamba2|rounds|repeats|kda|short|latent|transposed|runs
  * mamba, mamba2: a scan of heads of one element, of heads in two groups. rounds, repeats: a delta net
  * whose heads read the queries in turn, and each query for two heads that follow each other. kda: one
  * with projections of their own. short: a short convolution. latent: products of attention whose keys and
- * values come from one vector. transposed: attention that keeps values transposed. Prints the results, and "done". */
+ * values come from one vector. transposed: attention that keeps values transposed. runs: query heads of which
+ * three read one K/V head. Prints the results, and "done". */
 #include "ggml_host.h"
 
 enum {
@@ -360,12 +361,34 @@ static struct gg_tensor *transposed(struct layer *l, struct gg_tensor *x) {
     return product(l->out, cont(permute(y, 0, 2, 1), INNER, n_tokens, 1));
 }
 
+/* Three K/V heads, which three query heads each read. */
+static struct gg_tensor *runs(struct layer *l, struct gg_tensor *x) {
+    const size_t one = sizeof(float);
+    int64_t cells[8];
+    for (int64_t t = 0; t < n_tokens; t++) cells[t] = l->used + t;
+    l->used += n_tokens;
+    struct gg_tensor *ids = longs(cells, n_tokens);
+    struct gg_tensor *q = reshape(product(l->q, x), HEAD, 9, n_tokens);
+    struct gg_tensor *k = reshape(product(l->k, x), HEAD, 3, n_tokens);
+    struct gg_tensor *v = reshape(product(l->v, x), HEAD, 3, n_tokens);
+    k = written(l->s, reshape(k, 3 * HEAD, n_tokens, 1), 3 * HEAD, ids);
+    v = written(l->r, reshape(v, 3 * HEAD, n_tokens, 1), 3 * HEAD, ids);
+    struct gg_tensor *y = make(F32, HEAD, 9, n_tokens);
+    y->op = op_number("FLASH_ATTN_EXT");
+    y->src[0] = permute(q, 0, 2, 1);
+    y->src[1] = shown("VIEW", k, HEAD, CELLS_KV, 3, k->nb[1], HEAD * one, 0);
+    y->src[2] = shown("VIEW", v, HEAD, CELLS_KV, 3, v->nb[1], HEAD * one, 0);
+    memcpy(y->op_params, &(float){0.5f}, sizeof(float));
+    put_at(work, y, &at_work);
+    return product(l->out, reshape(y, 9 * HEAD, n_tokens, 1));
+}
+
 static const struct kind {
     const char *name;
     struct gg_tensor *(*build)(struct layer *l, struct gg_tensor *x);
-} kinds[] = {{"transposed", transposed}, {"mamba", mamba},      {"mamba2", mamba2},
-             {"rounds", rounds},         {"repeats", repeats},  {"kda", kda},
-             {"latent", latent},         {"short", short_layer}};
+} kinds[] = {{"transposed", transposed}, {"runs", runs},       {"mamba", mamba}, {"mamba2", mamba2},
+             {"rounds", rounds},         {"repeats", repeats}, {"kda", kda},     {"latent", latent},
+             {"short", short_layer}};
 
 #define W(name, ...) weight("blk.0." name, __VA_ARGS__)
 static void make_weights(const char *name, struct layer *l) {
@@ -408,6 +431,13 @@ static void make_weights(const char *name, struct layer *l) {
         l->out = W("attn_output.weight", INNER, EMBD, 1, 0);
         l->r = cache("cache_v_l0", INNER, CELLS_KV);
         l->s = cache("cache_k_l0", INNER, CELLS_KV);
+    } else if (!strcmp(name, "runs")) {
+        l->q = W("attn_q.weight", EMBD, 9 * HEAD, 1, 0);
+        l->k = W("attn_k.weight", EMBD, 3 * HEAD, 1, 0);
+        l->v = W("attn_v.weight", EMBD, 3 * HEAD, 1, 0);
+        l->out = W("attn_output.weight", 9 * HEAD, EMBD, 1, 0);
+        l->r = cache("cache_v_l0", 3 * HEAD, CELLS_KV);
+        l->s = cache("cache_k_l0", 3 * HEAD, CELLS_KV);
     } else if (!strcmp(name, "latent")) {
         l->q = W("attn_q_b.weight", EMBD, HEADS * (HEAD + ROPED), 1, 0);
         l->k_b = W("attn_k_b.weight", HEAD, LATENT, HEADS, 0);

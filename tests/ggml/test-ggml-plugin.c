@@ -128,6 +128,13 @@ Test(ggml_plugin, cuts_delta_nets) {
     cuts_layer("kda", 1, NULL);
 }
 Test(ggml_plugin, cuts_short_convolutions) { cuts_layer("short", 1, NULL); }
+/* The middle K/V head is on two of two members, and of three none has more. */
+Test(ggml_plugin, cuts_query_heads_in_runs) {
+    cuts_layer("runs", 1, NULL);
+    cr_expect_eq(start_ranks(2, "helper-ggml-layers", "fake-ggml-3", 3, "runs"), 0, "%s", out);
+    shows("blk.0.attn_q.weight: S1 {5,4}x8\n");
+    shows("cache_k_l0: S0 {0:2,1:2}x8\n");
+}
 Test(ggml_plugin, keeps_transposed_values) { cuts_layer("transposed", 2, "values are transposed"); }
 Test(ggml_plugin, cuts_attention_to_latent_vectors) { cuts_layer("latent", 1, NULL); }
 
