@@ -25,6 +25,7 @@ static const struct {
     {"attn_k_b", GG_ROLE_LATENT_K},
     {"attn_v_b", GG_ROLE_LATENT_V},
     {"attn_sinks", GG_ROLE_SINKS},
+    {"attn_q_norm", GG_ROLE_Q_NORM},
     {"attn_k_norm", GG_ROLE_K_NORM},
     {"cache_k", GG_ROLE_CACHE_K},
     {"cache_v", GG_ROLE_CACHE_V},

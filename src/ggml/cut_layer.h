@@ -21,7 +21,8 @@ enum gg_role {
     GG_ROLE_LATENT_K,  /* a matrix a head, from a query to the latent cache */
     GG_ROLE_LATENT_V,  /* a matrix a head, from there to a value */
     GG_ROLE_SINKS,     /* an element a query head */
-    GG_ROLE_K_NORM,    /* on every member: of a key head, or of all */
+    GG_ROLE_Q_NORM,    /* of all query heads, each, or one */
+    GG_ROLE_K_NORM,    /* likewise of key heads */
     GG_ROLE_CACHE_K,   /* elements of a row are key heads */
     GG_ROLE_CACHE_V,   /* elements of a row are value heads */
     /* feed-forward */

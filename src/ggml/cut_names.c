@@ -151,6 +151,14 @@ static struct sheaf_split_state *attention_state(const struct gg_cutter *c, cons
         return c->whole_sums ? gg_by_rows(c, 1, r->ne[1]) : by_query_heads(c, 0, h->size_v, h);
     case GG_ROLE_SINKS:
         return by_query_heads(c, 0, 1, h);
+    case GG_ROLE_Q_NORM: /* of all heads, or a row a head; or one row, which all heads have */
+        if (r->ne[0] == h->q * h->size_q) return by_query_heads(c, 0, h->size_q, h);
+        *why = "all heads have it";
+        return r->ne[1] == h->q ? by_query_heads(c, 1, 1, h) : NULL;
+    case GG_ROLE_K_NORM:
+        if (r->ne[0] == h->kv * h->size_k) return by_kv_heads(c, 0, h->size_k, h);
+        *why = "all heads have it";
+        return r->ne[1] == h->kv ? by_kv_heads(c, 1, 1, h) : NULL;
     case GG_ROLE_LATENT_K:
     case GG_ROLE_LATENT_V:
         return h->latent ? by_query_heads(c, 2, 1, h) : NULL;

@@ -6,6 +6,7 @@
 
 #include "base/array.h"
 #include "base/hash.h"
+#include "ggml/cut_layer.h"
 #include "ggml/translate.h"
 
 static enum sheaf_status no_memory(void) {
@@ -280,6 +281,67 @@ static enum sheaf_status unflatten(struct gg_encoder *e, const struct gg_tensor 
     return st;
 }
 
+/* ---- norms over all heads ---- */
+
+static enum sheaf_op op_of(const struct gg_encoder *e, const struct gg_tensor *t) {
+    return gg_op_of(e->host, t->op);
+}
+
+/* The rows of a product, or these with a scale and a bias. */
+static bool is_projection(const struct gg_encoder *e, const struct gg_tensor *x) {
+    for (int i = 0; i < 2; i++)
+        if ((op_of(e, x) == SHEAF_OP_ADD || op_of(e, x) == SHEAF_OP_MUL) && x->src[1]->op == 0)
+            x = x->src[0];
+    return op_of(e, x) == SHEAF_OP_MUL_MAT;
+}
+
+/* By the weight that the norm is multiplied by, and its operand: a product's rows, or heads that were
+ * made one row. */
+static bool is_over_heads(const struct gg_encoder *e, const struct gg_tensor *mul) {
+    const struct gg_tensor *norm = mul->src[0], *weight = mul->src[1];
+    struct gg_leaf l;
+    if (op_of(e, mul) != SHEAF_OP_MUL || op_of(e, norm) != SHEAF_OP_RMS_NORM || norm->view_src ||
+        weight->op != 0 || weight->ne[0] != norm->ne[0] || weight->ne[1] != 1)
+        return false;
+    const struct gg_tensor *x = norm->src[0];
+    const bool is_row =
+        op_of(e, x) == SHEAF_OP_RESHAPE && x->ne[1] == 1 && x->src[0]->ne[0] < x->ne[0];
+    if (!is_row && !is_projection(e, x)) return false;
+    gg_leaf_of(weight->name, &l);
+    return is_row ? l.role == GG_ROLE_STATE_NORM
+                  : l.role == GG_ROLE_Q_NORM || l.role == GG_ROLE_K_NORM;
+}
+
+/* x / sqrt(sum of squares / n + eps). */
+static enum sheaf_status norm_over_heads(struct gg_encoder *e, const struct gg_tensor *t,
+                                         const struct gg_record *norm, uint32_t *out) {
+    static const enum sheaf_op ops[] = {SHEAF_OP_SQR, SHEAF_OP_SUM_ROWS, SHEAF_OP_SCALE,
+                                        SHEAF_OP_SQRT};
+    const float mean[] = {1.0f / (float)norm->ne[0], 0};
+    struct gg_record r = *norm;
+    make_dense(&r);
+    memset(r.params, 0, sizeof r.params);
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
+        r.op = ops[i];
+        if (ops[i] == SHEAF_OP_SUM_ROWS) r.ne[0] = 1;
+        make_dense(&r);
+        memset(r.params, 0, sizeof r.params);
+        if (ops[i] == SHEAF_OP_SCALE) {
+            memcpy(r.params, mean, sizeof *mean);
+            memcpy((char *)r.params + sizeof *mean, norm->params, sizeof *mean); /* eps */
+        }
+        if (!(r.src[0] = add_record(e, &r, t))) return no_memory();
+    }
+    const uint32_t root = r.src[0];
+    r = *norm;
+    r.op = SHEAF_OP_DIV;
+    r.src[1] = root;
+    make_dense(&r);
+    memset(r.params, 0, sizeof r.params);
+    *out = add_record(e, &r, t);
+    return *out ? SHEAF_STATUS_SUCCESS : no_memory();
+}
+
 static enum sheaf_status node(struct gg_encoder *e, const struct gg_tensor *t, uint32_t *out) {
     struct sheaf_tensor s;
     struct gg_record r;
@@ -303,9 +365,11 @@ static enum sheaf_status node(struct gg_encoder *e, const struct gg_tensor *t, u
         fresh = add_record(e, &r, t);
         return fresh ? copy_into(e, t, fresh, out) : no_memory();
     }
-    *out = add_record(e, &r, t);
     const struct gg_slot *slot = slot_of(e, t);
-    if (!*out || !slot) return no_memory();
+    if (!slot) return no_memory();
+    if (slot->over_heads) return norm_over_heads(e, t, &r, out);
+    *out = add_record(e, &r, t);
+    if (!*out) return no_memory();
     const bool as_it_is = !memcmp(s.ne, t->ne, sizeof s.ne) || slot->uses == slot->views;
     return as_it_is ? st : unflatten(e, t, *out, out);
 }
@@ -411,14 +475,16 @@ static enum sheaf_status start(struct gg_encoder *e, size_t n_nodes) {
 }
 
 static enum sheaf_status count_uses(struct gg_encoder *e, const struct gg_cgraph *graph) {
-    const int view = gg_op_row("VIEW");
     for (int i = 0; i < graph->n_nodes; i++) {
+        const struct gg_tensor *t = graph->nodes[i];
+        const bool views = op_of(e, t) == SHEAF_OP_VIEW;
+        const bool over_heads = e->shares_norms && is_over_heads(e, t);
         for (int k = 0; k < GG_MAX_SRC; k++) {
-            const struct gg_tensor *t = graph->nodes[i];
             struct gg_slot *slot = t->src[k] ? slot_of(e, t->src[k]) : NULL;
             if (!slot) continue;
             slot->uses++;
-            slot->views += t->op > 0 && t->op < GG_MAX_OPS && e->host->op[t->op] == view;
+            slot->views += views;
+            if (k == 0 && over_heads) slot->over_heads = true;
         }
     }
     return SHEAF_STATUS_SUCCESS;

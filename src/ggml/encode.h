@@ -8,6 +8,10 @@
  * graph, and in a part that stands for no scheduler split the last node with its operands (a
  * callback or a test looks at them).
  *
+ * A norm over all heads (attn_q_norm of OLMo 2 and MiniMax M2, ssm_norm of Mamba 2 with one group) is
+ * several nodes if the device has several members: squares are added over members, and the operand
+ * stays cut.
+ *
  * Offsets of views of weights and caches are no part of the bytes: graphs that differ in nothing
  * else are one program. */
 #ifndef SHEAF_GGML_ENCODE_H
@@ -21,6 +25,7 @@ struct gg_slot { /* of the table of tensors met */
     uint32_t uses;   /* by the nodes of this part */
     uint32_t views;  /* of these: by views with strides and an offset */
     bool node, output;
+    bool over_heads; /* a norm of what is cut by heads, over all of them */
 };
 
 /* A record, for those that come after it. */
@@ -49,6 +54,7 @@ struct gg_encoder {
     /* a region whose object must be given back before the graph can be encoded; NULL: none */
     struct gg_region *stale;
     struct gg_memory *stale_in;
+    bool shares_norms; /* members add their parts of norms over all heads, and gather no operand */
     struct gg_numbers *numbers;                                   /* of objects; the caller's */
     struct gg_memory *(*memory_of)(const struct gg_tensor *root); /* NULL: not of this plugin */
 };

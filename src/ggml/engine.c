@@ -162,6 +162,9 @@ size_t gg_engine_member(const struct gg_engine *e, size_t device, size_t member)
     return e->devices[device].member[member];
 }
 size_t gg_engine_n_members(const struct gg_engine *e) { return e->n_members; }
+size_t gg_engine_n_members_of(const struct gg_engine *e, size_t device) {
+    return (size_t)e->devices[device].n_members;
+}
 
 void gg_engine_log(const struct gg_engine *e) {
     const char *debug = sheaf_setting_value("SHEAF_BACKEND_DEBUG");

@@ -69,6 +69,7 @@ bool gg_engine_has_rank(const struct gg_engine *e, size_t device, int rank);
 /* The number of a member among the members of all devices. */
 size_t gg_engine_member(const struct gg_engine *e, size_t device, size_t member);
 size_t gg_engine_n_members(const struct gg_engine *e); /* of all devices */
+size_t gg_engine_n_members_of(const struct gg_engine *e, size_t device);
 
 /* Rank 0: sends the command to all and executes it here. `result` takes what GET returns; of RUN
  * and FETCH, an array of addresses, one an output. */

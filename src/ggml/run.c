@@ -5,6 +5,7 @@
 
 #include "base/array.h"
 #include "base/hash.h"
+#include "base/settings.h"
 #include "ggml/driver_impl.h"
 
 static enum sheaf_status no_memory(void) {
@@ -352,7 +353,9 @@ enum sheaf_status gg_run_graph(size_t device, const struct gg_cgraph *g) {
     const enum sheaf_status before = gg_fetch(device); /* its inputs may be in the results */
     if (before) return before;
     if (!k) {
-        const struct gg_encoder *e = &gg_driver.encoder;
+        struct gg_encoder *e = &gg_driver.encoder;
+        e->shares_norms =
+            gg_engine_n_members_of(gg_driver.engine, device) > 1 && !sheaf__whole_sums();
         enum sheaf_status st = encode(g);
         if (st || e->n_made == 0) return st;
         const uint64_t hash = hash_of(&e->outputs, &e->graph);

@@ -160,6 +160,10 @@ int gg_op_row(const char *name) {
 static int mapped(const int8_t *map, int room, int32_t number) {
     return number >= 0 && number < room ? map[number] : -1;
 }
+enum sheaf_op gg_op_of(const struct gg_host *host, int32_t number) {
+    const int row = mapped(host->op, GG_MAX_OPS, number);
+    return row < 0 ? SHEAF_OP_COUNT : op_of_row[row];
+}
 int gg_type_of(const struct gg_host *host, int32_t number) {
     return mapped(host->type, GG_MAX_TYPES, number);
 }

@@ -36,6 +36,8 @@ bool gg_is_dense(const struct gg_host *host, const struct gg_tensor *t);
 enum { GG_NO_SRC = -1, GG_SELF_SRC = -2 };
 bool gg_translate_back(const struct gg_host *host, const struct sheaf_tensor *t,
                        struct gg_tensor *out, int8_t order[GG_MAX_SRC]);
+/* The op (enum sheaf_op) that the host has by this number; SHEAF_OP_COUNT: none that is known here. */
+enum sheaf_op gg_op_of(const struct gg_host *host, int32_t number);
 /* The type (enum sheaf_type) that the host has by this number; -1: none that is known here. */
 int gg_type_of(const struct gg_host *host, int32_t number);
 /* The host's number of a type; -1: it has none. */

@@ -31,6 +31,7 @@ static const char *const ops[] = {"NONE",
                                   "SSM_SCAN",
                                   "GATED_DELTA_NET",
                                   "FLASH_ATTN_EXT",
+                                  "RMS_NORM",
                                   "GLU"};
 enum { N_OPS = sizeof ops / sizeof *ops };
 static const char *const unary[] = {"ABS", "SILU", "RELU", "TRUNC"};

@@ -1,10 +1,10 @@
 /* Layers as llama.cpp builds them, of random weights: a prompt and a token behind it.
- *     helper-ggml-layers LIBRARY PLUGIN API mamba|mamba2|rounds|repeats|kda|short|latent|transposed|runs
+ *     helper-ggml-layers LIBRARY PLUGIN API mamba|mamba2|rounds|repeats|kda|short|latent|transposed|runs|norms
  * mamba, mamba2: a scan of heads of one element, of heads in two groups. rounds, repeats: a delta net
  * whose heads read the queries in turn, and each query for two heads that follow each other. kda: one
  * with projections of their own. short: a short convolution. latent: products of attention whose keys and
  * values come from one vector. transposed: attention that keeps values transposed. runs: query heads of which
- * three read one K/V head. Prints the results, and "done". */
+ * three read one K/V head; norms: with norms over all heads. Prints the results, and "done". */
 #include "ggml_host.h"
 
 enum {
@@ -362,15 +362,16 @@ static struct gg_tensor *transposed(struct layer *l, struct gg_tensor *x) {
 }
 
 /* Three K/V heads, which three query heads each read. */
-static struct gg_tensor *runs(struct layer *l, struct gg_tensor *x) {
+static struct gg_tensor *grouped(struct layer *l, struct gg_tensor *q, struct gg_tensor *k,
+                                 struct gg_tensor *v) {
     const size_t one = sizeof(float);
     int64_t cells[8];
     for (int64_t t = 0; t < n_tokens; t++) cells[t] = l->used + t;
     l->used += n_tokens;
     struct gg_tensor *ids = longs(cells, n_tokens);
-    struct gg_tensor *q = reshape(product(l->q, x), HEAD, 9, n_tokens);
-    struct gg_tensor *k = reshape(product(l->k, x), HEAD, 3, n_tokens);
-    struct gg_tensor *v = reshape(product(l->v, x), HEAD, 3, n_tokens);
+    q = reshape(q, HEAD, 9, n_tokens);
+    k = reshape(k, HEAD, 3, n_tokens);
+    v = reshape(v, HEAD, 3, n_tokens);
     k = written(l->s, reshape(k, 3 * HEAD, n_tokens, 1), 3 * HEAD, ids);
     v = written(l->r, reshape(v, 3 * HEAD, n_tokens, 1), 3 * HEAD, ids);
     struct gg_tensor *y = make(F32, HEAD, 9, n_tokens);
@@ -383,11 +384,26 @@ static struct gg_tensor *runs(struct layer *l, struct gg_tensor *x) {
     return product(l->out, reshape(y, 9 * HEAD, n_tokens, 1));
 }
 
+static struct gg_tensor *runs(struct layer *l, struct gg_tensor *x) {
+    return grouped(l, product(l->q, x), product(l->k, x), product(l->v, x));
+}
+/* The same with norms over all query heads, and over all K/V heads. */
+static struct gg_tensor *norm(struct gg_tensor *x, struct gg_tensor *w) {
+    struct gg_tensor *t = node("RMS_NORM", x->ne[0], x->ne[1], x->ne[2], x, NULL);
+    memcpy(t->op_params, &(float){1e-3f}, sizeof(float));
+    return mul(t, w);
+}
+static struct gg_tensor *norms(struct layer *l, struct gg_tensor *x) {
+    struct gg_tensor *k = product(l->k, x), *q = plus(product(l->q, x), l->dt_bias);
+    return grouped(l, norm(q, l->a), norm(k, l->d), product(l->v, x));
+}
+
 static const struct kind {
     const char *name;
     struct gg_tensor *(*build)(struct layer *l, struct gg_tensor *x);
-} kinds[] = {{"transposed", transposed}, {"runs", runs},       {"mamba", mamba}, {"mamba2", mamba2},
-             {"rounds", rounds},         {"repeats", repeats}, {"kda", kda},     {"latent", latent},
+} kinds[] = {{"transposed", transposed}, {"runs", runs},     {"norms", norms},
+             {"mamba", mamba},           {"mamba2", mamba2}, {"rounds", rounds},
+             {"repeats", repeats},       {"kda", kda},       {"latent", latent},
              {"short", short_layer}};
 
 #define W(name, ...) weight("blk.0." name, __VA_ARGS__)
@@ -431,7 +447,10 @@ static void make_weights(const char *name, struct layer *l) {
         l->out = W("attn_output.weight", INNER, EMBD, 1, 0);
         l->r = cache("cache_v_l0", INNER, CELLS_KV);
         l->s = cache("cache_k_l0", INNER, CELLS_KV);
-    } else if (!strcmp(name, "runs")) {
+    } else if (!strcmp(name, "runs") || !strcmp(name, "norms")) {
+        l->dt_bias = W("attn_q.bias", 9 * HEAD, 1, 1, 0);
+        l->a = W("attn_q_norm.weight", 9 * HEAD, 1, 1, 1);
+        l->d = W("attn_k_norm.weight", 3 * HEAD, 1, 1, 1);
         l->q = W("attn_q.weight", EMBD, 9 * HEAD, 1, 0);
         l->k = W("attn_k.weight", EMBD, 3 * HEAD, 1, 0);
         l->v = W("attn_v.weight", EMBD, 3 * HEAD, 1, 0);

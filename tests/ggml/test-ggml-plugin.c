@@ -135,6 +135,8 @@ Test(ggml_plugin, cuts_query_heads_in_runs) {
     shows("blk.0.attn_q.weight: S1 {5,4}x8\n");
     shows("cache_k_l0: S0 {0:2,1:2}x8\n");
 }
+/* Two of the sums are of one number a token. */
+Test(ggml_plugin, adds_squares_of_norms_over_heads) { cuts_layer("norms", 3, NULL); }
 Test(ggml_plugin, keeps_transposed_values) { cuts_layer("transposed", 2, "values are transposed"); }
 Test(ggml_plugin, cuts_attention_to_latent_vectors) { cuts_layer("latent", 1, NULL); }
 
