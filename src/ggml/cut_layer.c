@@ -179,6 +179,12 @@ const struct gg_tensor *gg_find(const struct gg_whole *g, const char *layer, enu
     return NULL;
 }
 
+int gg_op_in(const struct gg_whole *g, const struct gg_tensor *t) {
+    const struct gg_known key = {.tensor = t};
+    const struct gg_known *found = bsearch(&key, g->all, g->n, sizeof *g->all, by_address);
+    return found ? found->op : -1;
+}
+
 bool gg_comes_from(const struct gg_tensor *t, const struct gg_tensor *cache) {
     for (int i = 0; cache && t && i < 8; i++, t = t->src[0])
         if (t == cache || t->view_src == cache) return true;

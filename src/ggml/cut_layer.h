@@ -71,6 +71,8 @@ bool gg_whole_of(const struct gg_host *host, const struct gg_cgraph *graph, stru
  * a second context follow the weights. */
 const struct gg_tensor *gg_find(const struct gg_whole *g, const char *layer, enum gg_role role,
                                 const char *family);
+/* The op of a tensor of the graph (struct gg_known); -1 also of one that is not there. */
+int gg_op_in(const struct gg_whole *g, const struct gg_tensor *t);
 /* Is t the cache, or a part or another shape of it? */
 bool gg_comes_from(const struct gg_tensor *t, const struct gg_tensor *cache);
 /* The views and reshapes that take a product's rows apart, in the order of the graph. */

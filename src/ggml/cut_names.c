@@ -80,6 +80,38 @@ static bool heads_of_latent(const struct gg_whole *g, const char *layer, const s
     return !h->latent || v_b->ne[1] == h->size_v;
 }
 
+/* The attention behind a product's operand. */
+static const struct gg_tensor *flash_before(const struct gg_whole *g,
+                                            const struct gg_tensor *product) {
+    const struct gg_tensor *t = product->src[1];
+    for (int i = 0; t && i < 8; i++, t = t->src[0])
+        if (gg_op_in(g, t) == SHEAF_OP_FLASH_ATTN_EXT) return t;
+    return NULL;
+}
+
+/* The layer's FLASH_ATTN_EXT: it reads the layer's cache, or attn_output multiplies what it gives. */
+static const struct gg_tensor *find_flash(const struct gg_whole *g, const char *layer) {
+    const struct gg_tensor *cache = gg_find(g, layer, GG_ROLE_CACHE_K, "");
+    const struct gg_tensor *o = gg_find(g, layer, GG_ROLE_O, ""), *found = NULL;
+    for (size_t i = 0; i < g->n && !found; i++) {
+        const struct gg_tensor *t = g->all[i].tensor;
+        if (g->all[i].op == SHEAF_OP_FLASH_ATTN_EXT && gg_comes_from(t->src[1], cache)) found = t;
+        if (g->all[i].op == SHEAF_OP_MUL_MAT && o && t->src[0] == o) found = flash_before(g, t);
+    }
+    return found;
+}
+
+/* Of a layer that reads the cache of another one (Gemma 3n, Gemma 4). */
+static bool heads_of_reader(const struct gg_whole *g, const char *layer, const struct gg_tensor *q,
+                            const struct gg_tensor *o, struct heads *h) {
+    const struct gg_tensor *flash = find_flash(g, layer);
+    if (!flash || !heads_of(g, q, &h->q, &h->size_q) || !o || o->ne[0] % h->q) return false;
+    h->kv = flash->src[1]->ne[2];
+    h->size_k = flash->src[1]->ne[0];
+    h->size_v = o->ne[0] / h->q;
+    return true;
+}
+
 static bool find_heads(const struct gg_whole *g, const char *layer, struct heads *h) {
     const struct gg_tensor *q = gg_find(g, layer, GG_ROLE_Q, "");
     const struct gg_tensor *k = gg_find(g, layer, GG_ROLE_K, "");
@@ -90,9 +122,10 @@ static bool find_heads(const struct gg_whole *g, const char *layer, struct heads
     if (qkv) {
         if (!heads_of_fused(g, qkv, h)) return false;
     } else if (!k && !v) {
-        return heads_of_latent(g, layer, o, h);
+        if (heads_of_latent(g, layer, o, h)) return true;
+        if (!heads_of_reader(g, layer, q, o, h)) return false;
     } else if (!heads_of(g, q, &h->q, &h->size_q) || !heads_of(g, k, &h->kv, &h->size_k) ||
-               !heads_of(g, v, &kv_of_v, &h->size_v) || kv_of_v != h->kv) {
+               !heads_of(g, v ? v : k, &kv_of_v, &h->size_v) || kv_of_v != h->kv) {
         return false;
     }
     return h->kv > 0 && h->q % h->kv == 0 && o && o->ne[0] == h->q * h->size_v;
@@ -184,17 +217,10 @@ static struct sheaf_split_state *attention_state(const struct gg_cutter *c, cons
  * where two members have one of them. */
 static int64_t heads_together(const struct gg_cutter *c, const struct gg_whole *g,
                               const char *layer, const struct heads *h) {
-    const struct gg_tensor *cache = gg_find(g, layer, GG_ROLE_CACHE_K, "");
     const struct gg_tensor *norm = gg_find(g, layer, GG_ROLE_K_NORM, "");
-    if (norm && norm->ne[0] * norm->ne[1] > h->size_k) return 0;
-    for (size_t i = 0; i < g->n; i++) {
-        if (g->all[i].op != SHEAF_OP_FLASH_ATTN_EXT ||
-            !gg_comes_from(g->all[i].tensor->src[1], cache))
-            continue;
-        const int64_t block = gg_block_of(c, gg_find(g, layer, GG_ROLE_O, ""));
-        return c->whole_sums ? 1 : gg_units_of_block(h->size_v, block);
-    }
-    return 0;
+    if ((norm && norm->ne[0] > h->size_k) || !find_flash(g, layer)) return 0;
+    const int64_t block = gg_block_of(c, gg_find(g, layer, GG_ROLE_O, ""));
+    return c->whole_sums ? 1 : gg_units_of_block(h->size_v, block);
 }
 
 static enum sheaf_status divide(const struct gg_cutter *c, const struct gg_whole *g,

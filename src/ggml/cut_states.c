@@ -32,8 +32,7 @@ static const struct gg_known *find_scan(const struct gg_whole *g, const char *la
 /* The REPEAT behind which queries of groups become those of heads; NULL: they are read as they are. */
 static const struct gg_tensor *repeat_of(const struct gg_whole *g, const struct gg_tensor *q) {
     for (int i = 0; q && i < 4; i++, q = q->src[0])
-        for (size_t k = 0; k < g->n; k++)
-            if (g->all[k].tensor == q && g->all[k].op == SHEAF_OP_REPEAT) return q;
+        if (gg_op_in(g, q) == SHEAF_OP_REPEAT) return q;
     return NULL;
 }
 

@@ -1,10 +1,11 @@
 /* Layers as llama.cpp builds them, of random weights: a prompt and a token behind it.
- *     helper-ggml-layers LIBRARY PLUGIN API mamba|mamba2|rounds|repeats|kda|short|latent|transposed|runs|norms
+ *     helper-ggml-layers LIBRARY PLUGIN API mamba|mamba2|rounds|repeats|kda|short|latent|transposed|runs|norms|shared
  * mamba, mamba2: a scan of heads of one element, of heads in two groups. rounds, repeats: a delta net
  * whose heads read the queries in turn, and each query for two heads that follow each other. kda: one
  * with projections of their own. short: a short convolution. latent: products of attention whose keys and
  * values come from one vector. transposed: attention that keeps values transposed. runs: query heads of which
- * three read one K/V head; norms: with norms over all heads. Prints the results, and "done". */
+ * three read one K/V head; norms: with norms over all heads.
+ * shared: two layers with one cache, of keys that are the values, too. Prints the results, and "done". */
 #include "ggml_host.h"
 
 enum {
@@ -362,28 +363,30 @@ static struct gg_tensor *transposed(struct layer *l, struct gg_tensor *x) {
 }
 
 /* Three K/V heads, which three query heads each read. */
-static struct gg_tensor *grouped(struct layer *l, struct gg_tensor *q, struct gg_tensor *k,
-                                 struct gg_tensor *v) {
+static struct gg_tensor *attend(struct gg_tensor *q, struct gg_tensor *k, struct gg_tensor *v,
+                                struct gg_tensor *out) {
     const size_t one = sizeof(float);
-    int64_t cells[8];
-    for (int64_t t = 0; t < n_tokens; t++) cells[t] = l->used + t;
-    l->used += n_tokens;
-    struct gg_tensor *ids = longs(cells, n_tokens);
-    q = reshape(q, HEAD, 9, n_tokens);
-    k = reshape(k, HEAD, 3, n_tokens);
-    v = reshape(v, HEAD, 3, n_tokens);
-    k = written(l->s, reshape(k, 3 * HEAD, n_tokens, 1), 3 * HEAD, ids);
-    v = written(l->r, reshape(v, 3 * HEAD, n_tokens, 1), 3 * HEAD, ids);
     struct gg_tensor *y = make(F32, HEAD, 9, n_tokens);
     y->op = op_number("FLASH_ATTN_EXT");
-    y->src[0] = permute(q, 0, 2, 1);
+    y->src[0] = permute(reshape(q, HEAD, 9, n_tokens), 0, 2, 1);
     y->src[1] = shown("VIEW", k, HEAD, CELLS_KV, 3, k->nb[1], HEAD * one, 0);
     y->src[2] = shown("VIEW", v, HEAD, CELLS_KV, 3, v->nb[1], HEAD * one, 0);
     memcpy(y->op_params, &(float){0.5f}, sizeof(float));
     put_at(work, y, &at_work);
-    return product(l->out, reshape(y, 9 * HEAD, n_tokens, 1));
+    return product(out, reshape(y, 9 * HEAD, n_tokens, 1));
 }
-
+static struct gg_tensor *grouped(struct layer *l, struct gg_tensor *q, struct gg_tensor *k,
+                                 struct gg_tensor *v) {
+    int64_t cells[8];
+    for (int64_t t = 0; t < n_tokens; t++) cells[t] = l->used + t;
+    l->used += n_tokens;
+    struct gg_tensor *ids = longs(cells, n_tokens);
+    k = reshape(k, HEAD, 3, n_tokens);
+    v = reshape(v, HEAD, 3, n_tokens);
+    k = written(l->s, reshape(k, 3 * HEAD, n_tokens, 1), 3 * HEAD, ids);
+    v = written(l->r, reshape(v, 3 * HEAD, n_tokens, 1), 3 * HEAD, ids);
+    return attend(q, k, v, l->out);
+}
 static struct gg_tensor *runs(struct layer *l, struct gg_tensor *x) {
     return grouped(l, product(l->q, x), product(l->k, x), product(l->v, x));
 }
@@ -398,13 +401,19 @@ static struct gg_tensor *norms(struct layer *l, struct gg_tensor *x) {
     return grouped(l, norm(q, l->a), norm(k, l->d), product(l->v, x));
 }
 
+/* Values are keys, and a second layer reads the cache of the first. */
+static struct gg_tensor *shared(struct layer *l, struct gg_tensor *x) {
+    struct gg_tensor *k = product(l->k, x), *y = grouped(l, product(l->q, x), k, k);
+    return attend(product(l->x, y), l->s, l->r, l->f);
+}
+
 static const struct kind {
     const char *name;
     struct gg_tensor *(*build)(struct layer *l, struct gg_tensor *x);
-} kinds[] = {{"transposed", transposed}, {"runs", runs},     {"norms", norms},
-             {"mamba", mamba},           {"mamba2", mamba2}, {"rounds", rounds},
-             {"repeats", repeats},       {"kda", kda},       {"latent", latent},
-             {"short", short_layer}};
+} kinds[] = {{"transposed", transposed}, {"runs", runs},        {"norms", norms},
+             {"shared", shared},         {"mamba", mamba},      {"mamba2", mamba2},
+             {"rounds", rounds},         {"repeats", repeats},  {"kda", kda},
+             {"latent", latent},         {"short", short_layer}};
 
 #define W(name, ...) weight("blk.0." name, __VA_ARGS__)
 static void make_weights(const char *name, struct layer *l) {
@@ -447,6 +456,14 @@ static void make_weights(const char *name, struct layer *l) {
         l->out = W("attn_output.weight", INNER, EMBD, 1, 0);
         l->r = cache("cache_v_l0", INNER, CELLS_KV);
         l->s = cache("cache_k_l0", INNER, CELLS_KV);
+    } else if (!strcmp(name, "shared")) {
+        l->q = W("attn_q.weight", EMBD, 9 * HEAD, 1, 0);
+        l->k = W("attn_k.weight", EMBD, 3 * HEAD, 1, 0);
+        l->out = W("attn_output.weight", 9 * HEAD, EMBD, 1, 0);
+        l->x = weight("blk.1.attn_q.weight", EMBD, 9 * HEAD, 1, 0);
+        l->f = weight("blk.1.attn_output.weight", 9 * HEAD, EMBD, 1, 0);
+        l->r = cache("cache_v_l0", 3 * HEAD, CELLS_KV);
+        l->s = cache("cache_k_l0", 3 * HEAD, CELLS_KV);
     } else if (!strcmp(name, "runs") || !strcmp(name, "norms")) {
         l->dt_bias = W("attn_q.bias", 9 * HEAD, 1, 1, 0);
         l->a = W("attn_q_norm.weight", 9 * HEAD, 1, 1, 1);

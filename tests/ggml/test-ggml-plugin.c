@@ -135,6 +135,7 @@ Test(ggml_plugin, cuts_query_heads_in_runs) {
     shows("blk.0.attn_q.weight: S1 {5,4}x8\n");
     shows("cache_k_l0: S0 {0:2,1:2}x8\n");
 }
+Test(ggml_plugin, cuts_layers_that_share_a_cache) { cuts_layer("shared", 2, NULL); }
 /* Two of the sums are of one number a token. */
 Test(ggml_plugin, adds_squares_of_norms_over_heads) { cuts_layer("norms", 3, NULL); }
 Test(ggml_plugin, keeps_transposed_values) { cuts_layer("transposed", 2, "values are transposed"); }
