@@ -129,80 +129,131 @@ enum sheaf_status sheaf__plan_refresh(struct planner *p, struct sheaf_tensor *t,
 
 /* ---- one node ---- */
 
+/* A node while its step is made. */
+struct planned_node {
+    int node, self; /* index in the graph; entry */
+    struct sheaf_tensor *tensor;
+    const struct sheaf__rule *rule;
+    bool is_view;
+    int n, written; /* operands; 1 + the one that is written over, 0: none */
+    struct planned_operand operand[SHEAF__MAX_OPERANDS];
+    bool has_row; /* only an in-place write can be without one */
+    struct sheaf__row row;
+    int in[SHEAF__MAX_OPERANDS]; /* values that the step reads; NONE: the operand is missing */
+};
+
+/* Every operand gets a value that is up to date, and the list of them. */
+static enum sheaf_status list_operands(struct planner *p, struct planned_node *x) {
+    for (int i = 0; i < x->n; i++) {
+        struct sheaf_tensor *src = x->tensor->src[i];
+        struct planned_operand *o = &x->operand[i];
+        if (!src) {
+            *o = (struct planned_operand){.n = 1, .st = {sheaf__st_m()}, .native = NONE};
+            continue;
+        }
+        o->entry = p->operand[x->node * SHEAF__MAX_OPERANDS + i];
+        if (is_up_to_date(p, o->entry)) continue;
+        const enum sheaf_status status = sheaf__plan_refresh(p, src, &o->entry);
+        if (status != SHEAF_STATUS_SUCCESS) return status;
+    }
+    for (int i = 0; i < x->n; i++)
+        if (x->tensor->src[i]) sheaf__plan_list(p, &x->operand[i], x->is_view);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status take_row(struct planner *p, struct planned_node *x) {
+    struct sheaf__at_hand at_hand[SHEAF__MAX_OPERANDS];
+    for (int i = 0; i < x->n; i++) {
+        const struct planned_operand *o = &x->operand[i];
+        at_hand[i] = (struct sheaf__at_hand){
+            o->n, o->st, o->native == NONE ? NULL : &p->value[o->native].st, o->bytes};
+    }
+    const struct sheaf__asked asked = {x->tensor, x->rule, x->written,
+                                       p->whole && p->whole[x->node], p->whole_sums};
+    x->has_row =
+        sheaf__decide_row(p->pool, &asked, sheaf__search_row(p->search, x->node), at_hand, &x->row);
+    if (!x->has_row)
+        x->row = (struct sheaf__row){.name = "write back", .n_operands = x->n, .addend = -1};
+    return p->pool->failed ? sheaf__plan_no_memory() : SHEAF_STATUS_SUCCESS;
+}
+
+/* x->in[i]: the value of operand i that meets the row's need, or a MIRRORED one that the node can
+ * write into if it has no row. */
+static enum sheaf_status obtain_operand(struct planner *p, struct planned_node *x, int i) {
+    const struct planned_operand *o = &x->operand[i];
+    const struct sheaf__need *need = &x->row.need[i];
+    const bool is_target = i + 1 == x->written;
+    if (is_target && x->has_row) {
+        x->in[i] = o->native;
+    } else if (is_target || (x->is_view && need->st.kind == SHEAF__M)) {
+        return sheaf__plan_mirror(p, o->entry, x->written ? FOR_WRITE : FOR_VIEW, x->node,
+                                  &x->in[i]);
+    } else {
+        x->in[i] = sheaf__plan_obtain(p, o, need, x->node);
+    }
+    return x->in[i] == NONE ? sheaf__plan_no_memory() : SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status obtain_operands(struct planner *p, struct planned_node *x) {
+    const int n_listed = p->n_values;
+    for (int i = 0; i < x->n; i++) {
+        x->in[i] = NONE;
+        if (!x->tensor->src[i]) continue;
+        if (p->n_values != n_listed) /* a conversion of another operand may have changed it */
+            sheaf__plan_list(p, &x->operand[i], x->is_view);
+        const enum sheaf_status status = obtain_operand(p, x, i);
+        if (status != SHEAF_STATUS_SUCCESS) return status;
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* The step, and the value that it makes: in the tensor's own memory, unless the node shows or
+ * writes a copy. */
+static enum sheaf_status add_step(struct planner *p, const struct planned_node *x) {
+    const int s = sheaf__plan_step(p, SHEAF_SPLIT_STEP_NODE, x->node, NONE);
+    if (s == NONE) return sheaf__plan_no_memory();
+    const int source = x->is_view ? x->in[0] : x->written ? x->in[x->written - 1] : NONE;
+    if (x->written) ++*sheaf__plan_epoch(p, x->self);
+    const int v = sheaf__plan_value(p, x->self, sheaf__lasting(&p->of, x->node, x->row.out), s,
+                                    source == NONE || p->value[source].native);
+    if (v == NONE) return sheaf__plan_no_memory();
+    if (source != NONE && !p->value[source].native) {
+        p->value[v].copy = p->value[source].copy;
+        if (!x->written) p->value[v].epoch = p->value[source].epoch;
+    }
+    for (int i = 0; i < x->n; i++) p->step[s].s.in[i] = x->in[i];
+    p->step[s].s.out = v;
+    p->step[s].s.add_once = x->row.add_once;
+    p->step[s].s.once = x->row.once;
+    p->step[s].addend = x->row.addend;
+    p->node_value[x->node] = v;
+    return SHEAF_STATUS_SUCCESS;
+}
+
 static enum sheaf_status plan_node(struct planner *p, int node) {
     struct sheaf_tensor *t = p->graph->nodes[node];
-    const struct sheaf__rule *rule = sheaf__rule_of(t);
     const int self = p->self[node];
     if (t->op == SHEAF_OP_NONE) {
         const enum sheaf_status status = leaf_value(p, self);
         p->node_value[node] = p->entry[self].values;
         return status;
     }
-    const int n = p->entry[self].n_operands, written = p->entry[self].writes;
-    struct planned_operand operand[SHEAF__MAX_OPERANDS];
-    for (int i = 0; i < n; i++) {
-        if (!t->src[i]) {
-            operand[i] = (struct planned_operand){.n = 1, .st = {sheaf__st_m()}, .native = NONE};
-            continue;
-        }
-        operand[i].entry = p->operand[node * SHEAF__MAX_OPERANDS + i];
-        if (is_up_to_date(p, operand[i].entry)) continue;
-        const enum sheaf_status status = sheaf__plan_refresh(p, t->src[i], &operand[i].entry);
-        if (status != SHEAF_STATUS_SUCCESS) return status;
-    }
-    const int n_listed = p->n_values;
-    for (int i = 0; i < n; i++) {
-        if (t->src[i]) sheaf__plan_list(p, &operand[i], sheaf__is_view_form(rule));
-    }
-    struct sheaf__at_hand at_hand[SHEAF__MAX_OPERANDS];
-    for (int i = 0; i < n; i++) {
-        const struct planned_operand *o = &operand[i];
-        at_hand[i] = (struct sheaf__at_hand){
-            o->n, o->st, o->native == NONE ? NULL : &p->value[o->native].st, o->bytes};
-    }
-    struct sheaf__row row;
-    const struct sheaf__asked asked = {t, rule, written, p->whole && p->whole[node], p->whole_sums};
-    const bool back = /* only an in-place write can be without a row */
-        !sheaf__decide_row(p->pool, &asked, sheaf__search_row(p->search, node), at_hand, &row);
-    if (p->pool->failed) return sheaf__plan_no_memory();
-    if (back) row = (struct sheaf__row){.name = "write back", .n_operands = n, .addend = -1};
-
-    int in[SHEAF__MAX_OPERANDS];
-    for (int i = 0; i < n; i++) {
-        const struct sheaf__need *need = &row.need[i];
-        in[i] = NONE;
-        if (!t->src[i]) continue;
-        if (p->n_values != n_listed) /* a conversion of another operand may have changed it */
-            sheaf__plan_list(p, &operand[i], sheaf__is_view_form(rule));
-        if (i + 1 == written && !back) {
-            in[i] = operand[i].native;
-        } else if (i + 1 == written || (sheaf__is_view_form(rule) && need->st.kind == SHEAF__M)) {
-            const enum sheaf_status status = sheaf__plan_mirror(
-                p, operand[i].entry, written ? FOR_WRITE : FOR_VIEW, node, &in[i]);
-            if (status != SHEAF_STATUS_SUCCESS) return status;
-        } else {
-            in[i] = sheaf__plan_obtain(p, &operand[i], need, node);
-        }
-        if (in[i] == NONE) return sheaf__plan_no_memory();
-    }
-    const int s = sheaf__plan_step(p, SHEAF_SPLIT_STEP_NODE, node, NONE);
-    if (s == NONE) return sheaf__plan_no_memory();
-    const int source = sheaf__is_view_form(rule) ? in[0] : written ? in[written - 1] : NONE;
-    if (written) ++*sheaf__plan_epoch(p, self);
-    const int v = sheaf__plan_value(p, self, sheaf__lasting(&p->of, node, row.out), s,
-                                    source == NONE || p->value[source].native);
-    if (v == NONE) return sheaf__plan_no_memory();
-    if (source != NONE && !p->value[source].native) {
-        p->value[v].copy = p->value[source].copy;
-        if (!written) p->value[v].epoch = p->value[source].epoch;
-    }
-    for (int i = 0; i < n; i++) p->step[s].s.in[i] = in[i];
-    p->step[s].s.out = v;
-    p->step[s].s.add_once = row.add_once;
-    p->step[s].s.once = row.once;
-    p->step[s].addend = row.addend;
-    p->node_value[node] = v;
-    return back && !p->value[v].native ? sheaf__plan_write_back(p, v, node) : SHEAF_STATUS_SUCCESS;
+    struct planned_node x; /* not cleared: it is large, and a graph has many nodes */
+    x.node = node;
+    x.self = self;
+    x.tensor = t;
+    x.rule = sheaf__rule_of(t);
+    x.is_view = sheaf__is_view_form(x.rule);
+    x.n = p->entry[self].n_operands;
+    x.written = p->entry[self].writes;
+    enum sheaf_status status = list_operands(p, &x);
+    if (!status) status = take_row(p, &x);
+    if (!status) status = obtain_operands(p, &x);
+    if (!status) status = add_step(p, &x);
+    if (status) return status;
+    const int v = p->node_value[node];
+    return !x.has_row && !p->value[v].native ? sheaf__plan_write_back(p, v, node)
+                                             : SHEAF_STATUS_SUCCESS;
 }
 
 /* ---- the whole graph ---- */
