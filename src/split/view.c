@@ -3,25 +3,30 @@
  * The operand's dimensions, sorted by stride, are the digits of an address. Each dimension of the
  * view steps along one digit; if it runs over the digit's end and the next one follows without a
  * gap, the two digits become one. Then digits are independent, and only the one that holds the cut
- * needs thought: its positions, the view's walk over them, and the owner of each. */
+ * needs thought: its positions, the view's walk over them, and the owner of each.
+ *
+ * An f32 operand [8 6] has two digits: 8 positions of 4 bytes, and 6 of 32. Its view [16 3] makes 16
+ * steps along the first, which are more than 8, so the two become one digit of 48 positions, along
+ * which the view walks 16 times by 1 and 3 times by 16. A cut {2,4} of the 6 owns positions 0 to 15
+ * and 16 to 47, which are whole steps of the slower walk: the view has the cut {1,2} of its 3. */
 #include "split/view.h"
 
 #include <string.h>
 
-struct walk {
+struct walk { /* of a dimension of the view along a digit */
     int dim;
     int64_t step, n; /* n > 1 */
 };
 
-struct digit {
+struct digit {                      /* positions, one stride apart */
     int n_src, src[SHEAF_MAX_DIMS]; /* dimensions of the operand, ascending */
     int64_t stride;                 /* bytes */
-    int64_t extent, offset;
+    int64_t extent, offset;         /* positions; the one where the view begins */
     int n;
     struct walk walk[SHEAF_MAX_DIMS]; /* ascending step */
 };
 
-struct map {
+struct map { /* of all dimensions of the view to digits of the operand */
     int n;
     struct digit digit[SHEAF_MAX_DIMS];
 };
@@ -77,11 +82,11 @@ static int64_t reach(const struct digit *d) {
     return last;
 }
 
-static bool build(struct map *m, const struct sheaf__layout *from, const struct sheaf__layout *to,
-                  int64_t offset) {
+/* A digit for each dimension of the operand, sorted by stride. False: they are none, because an
+ * element can be reached in two ways. */
+static bool sort_digits(struct map *m, const struct sheaf__layout *from) {
     memset(m, 0, sizeof *m);
     for (int i = 0; i < SHEAF_MAX_DIMS; i++) {
-        if (from->ne[i] < 1 || to->ne[i] < 1) return false;
         if (from->ne[i] == 1) continue;
         int at = m->n++;
         for (; at > 0 && m->digit[at - 1].stride > from->nb[i]; at--)
@@ -97,11 +102,20 @@ static bool build(struct map *m, const struct sheaf__layout *from, const struct 
         if (m->digit[k].stride < 1) return false;
         if (k && m->digit[k].stride < m->digit[k - 1].stride * m->digit[k - 1].extent) return false;
     }
+    return true;
+}
+
+/* False: the offset is inside an element. */
+static bool place_offset(struct map *m, int64_t offset) {
     for (int k = m->n - 1; k >= 0; k--) {
         m->digit[k].offset = offset / m->digit[k].stride;
         offset %= m->digit[k].stride;
     }
-    if (offset) return false;
+    return offset == 0;
+}
+
+/* Each dimension of the view walks along the slowest digit that its stride is a multiple of. */
+static bool place_walks(struct map *m, const struct sheaf__layout *to) {
     for (int i = 0; i < SHEAF_MAX_DIMS; i++) {
         if (to->ne[i] == 1) continue;
         int k = m->n - 1;
@@ -111,6 +125,11 @@ static bool build(struct map *m, const struct sheaf__layout *from, const struct 
         d->walk[d->n++] = (struct walk){i, to->nb[i] / d->stride, to->ne[i]};
         if (d->walk[d->n - 1].step < 1) return false;
     }
+    return true;
+}
+
+/* Digits take in slower ones until each holds all of its walks. */
+static bool merge_digits(struct map *m) {
     for (int k = 0; k < m->n;) {
         if (reach(&m->digit[k]) < m->digit[k].extent) {
             k++;
@@ -118,6 +137,17 @@ static bool build(struct map *m, const struct sheaf__layout *from, const struct 
             return false;
         }
     }
+    return true;
+}
+
+static bool build(struct map *m, const struct sheaf__layout *from, const struct sheaf__layout *to,
+                  int64_t offset) {
+    for (int i = 0; i < SHEAF_MAX_DIMS; i++) {
+        if (from->ne[i] < 1 || to->ne[i] < 1) return false;
+    }
+    if (!sort_digits(m, from) || !place_offset(m, offset) || !place_walks(m, to) ||
+        !merge_digits(m))
+        return false;
     for (int k = 0; k < m->n; k++) sort_walks(&m->digit[k]);
     return true;
 }
@@ -232,78 +262,114 @@ static bool add_owned(struct sheaf__pool *pool, const struct candidate *c, const
     return add_run(pool, w, start, from, upto, scale);
 }
 
-/* Local steps of the digit's walks for a member. False if they are not uniform, or if some slow
- * combination does not own the same indices. C: the member's indices of walk b. */
-static bool local_steps(const struct candidate *c, const struct owners *o, int member,
-                        const struct sheaf__cut *cut, int64_t scale, int64_t step[SHEAF_MAX_DIMS],
-                        int64_t *offset) {
+/* ---- a member's part ---- */
+
+/* What a member owns of a digit, if walk b carries the cut. */
+struct part {
+    const struct candidate *c;
+    const struct owners *o;
+    int member;
+    const struct sheaf__cut *cut; /* the members' indices of walk b */
+    int64_t scale;                /* indices of the cut in one step of walk b: the block size */
+};
+
+static int64_t rank_in(const struct part *p, int64_t position) {
+    return rank(p->o, p->member, position);
+}
+
+/* Has the member nothing of what walk b sees from `base` on? */
+static bool owns_nothing(const struct part *p, int64_t base) {
+    const struct walk *w = &p->c->d->walk[p->c->b];
+    if (p->c->dense) return share(p->o, p->member, base, base + w->n * w->step) == NONE;
+    for (int64_t i = 0; i < w->n; i++) {
+        const int64_t at = base + i * w->step;
+        if (share(p->o, p->member, at, at + p->c->span) != NONE) return false;
+    }
+    return true;
+}
+
+/* Does the member own, of what walk b sees from `base` on, its indices of the cut and nothing else,
+ * and does it have them `step` apart from local position `expect` on? Walk b with the faster ones
+ * sees every position: whole intervals are compared. */
+static bool is_even_dense(const struct part *p, int64_t base, int64_t step, int64_t expect) {
+    const struct walk *w = &p->c->d->walk[p->c->b];
+    int64_t owned = 0;
+    for (int k = p->cut->begin[p->member]; k < p->cut->begin[p->member + 1]; k++) {
+        const int64_t lo = p->cut->interval[k].lo / p->scale,
+                      hi = p->cut->interval[k].hi / p->scale;
+        if (rank_in(p, base + lo * w->step) != expect ||
+            share(p->o, p->member, base + lo * w->step, base + hi * w->step) != ALL)
+            return false;
+        expect += (hi - lo) * step;
+        if (hi - lo > 1 && step != w->step) return false;
+        owned += (hi - lo) * w->step;
+    }
+    return rank_in(p, base + w->n * w->step) - rank_in(p, base) == owned;
+}
+
+/* The same where walk b leaves positions out: index by index. */
+static bool is_even_sparse(const struct part *p, int64_t base, int64_t step, int64_t expect) {
+    const struct walk *w = &p->c->d->walk[p->c->b];
+    int64_t owned = 0, all = 0;
+    for (int k = p->cut->begin[p->member]; k < p->cut->begin[p->member + 1]; k++) {
+        const int64_t lo = p->cut->interval[k].lo / p->scale,
+                      hi = p->cut->interval[k].hi / p->scale;
+        for (int64_t i = lo; i < hi; i++, expect += step) {
+            const int64_t at = base + i * w->step;
+            if (rank_in(p, at) != expect || share(p->o, p->member, at, at + p->c->span) != ALL)
+                return false;
+            owned++;
+        }
+    }
+    for (int64_t i = 0; i < w->n; i++) {
+        const int64_t at = base + i * w->step;
+        if (share(p->o, p->member, at, at + p->c->span) != NONE) all++;
+    }
+    return all == owned;
+}
+
+/* The local step of walk b, between the first two indices that the member owns, and of the slower
+ * walks, between their first two positions. Faster walks keep theirs. Returns the local position of
+ * the first index. */
+static int64_t measure_steps(const struct part *p, int64_t step[SHEAF_MAX_DIMS]) {
+    const struct digit *d = p->c->d;
+    const struct walk *w = &d->walk[p->c->b];
+    const struct sheaf__interval *v = &p->cut->interval[p->cut->begin[p->member]];
+    const int64_t i0 = v->lo / p->scale;
+    const int64_t p0 = d->offset + i0 * w->step, r0 = rank_in(p, p0);
+    if (sheaf__cut_count(p->cut, p->member) / p->scale > 1) {
+        const bool joined = v->hi / p->scale > i0 + 1;
+        const int64_t i1 = joined ? i0 + 1 : v[1].lo / p->scale;
+        step[p->c->b] = rank_in(p, d->offset + i1 * w->step) - r0;
+    }
+    for (int i = p->c->b + 1; i < d->n; i++) step[i] = rank_in(p, p0 + d->walk[i].step) - r0;
+    return r0;
+}
+
+/* Local steps of the digit's walks, and the local position of the first element. False if they are
+ * not uniform, or if some slow combination does not own the same indices. */
+static bool local_steps(const struct part *p, int64_t step[SHEAF_MAX_DIMS], int64_t *offset) {
+    const struct candidate *c = p->c;
     const struct digit *d = c->d;
-    const struct walk *w = &d->walk[c->b];
     for (int i = 0; i < d->n; i++) step[i] = d->walk[i].step;
     *offset = 0;
-    const int first = cut->begin[member], last = cut->begin[member + 1];
-    if (first == last) {
+    if (sheaf__cut_count(p->cut, p->member) == 0) {
         for (int64_t s = 0; s < c->slow; s++) {
-            const int64_t p = slow_base(c, s);
-            if (c->dense) {
-                if (share(o, member, p, p + w->n * w->step) != NONE) return false;
-            } else {
-                for (int64_t i = 0; i < w->n; i++) {
-                    if (share(o, member, p + i * w->step, p + i * w->step + c->span) != NONE)
-                        return false;
-                }
-            }
+            if (!owns_nothing(p, slow_base(c, s))) return false;
         }
         return true;
     }
-    const int64_t i0 = cut->interval[first].lo / scale;
-    const int64_t mine = sheaf__cut_count(cut, member) / scale;
-    const int64_t p0 = d->offset + i0 * w->step, r0 = rank(o, member, p0);
-    *offset = r0;
-    /* the step along b: between the first two that the member owns */
-    if (mine > 1) {
-        const bool joined = cut->interval[first].hi / scale > i0 + 1;
-        const int64_t i1 = joined ? i0 + 1 : cut->interval[first + 1].lo / scale;
-        step[c->b] = rank(o, member, d->offset + i1 * w->step) - r0;
-    }
-    for (int i = c->b + 1; i < d->n; i++) step[i] = rank(o, member, p0 + d->walk[i].step) - r0;
+    *offset = measure_steps(p, step);
     for (int64_t s = 0; s < c->slow; s++) {
-        int64_t rest = s, expect = r0;
+        int64_t rest = s, expect = *offset;
         for (int i = c->b + 1; i < d->n; i++) {
             expect += rest % d->walk[i].n * step[i];
             rest /= d->walk[i].n;
         }
         const int64_t base = slow_base(c, s);
-        int64_t owned = 0; /* positions inside b's steps */
-        for (int k = first; k < last; k++) {
-            const int64_t lo = cut->interval[k].lo / scale, hi = cut->interval[k].hi / scale;
-            if (c->dense) {
-                if (rank(o, member, base + lo * w->step) != expect ||
-                    share(o, member, base + lo * w->step, base + hi * w->step) != ALL)
-                    return false;
-                expect += (hi - lo) * step[c->b];
-                if (hi - lo > 1 && step[c->b] != w->step) return false;
-                owned += (hi - lo) * w->step;
-                continue;
-            }
-            for (int64_t i = lo; i < hi; i++, expect += step[c->b]) {
-                const int64_t p = base + i * w->step;
-                if (rank(o, member, p) != expect || share(o, member, p, p + c->span) != ALL)
-                    return false;
-                owned++;
-            }
-        }
-        if (c->dense) {
-            if (rank(o, member, base + w->n * w->step) - rank(o, member, base) != owned)
-                return false;
-            continue;
-        }
-        int64_t all = 0;
-        for (int64_t i = 0; i < w->n; i++) {
-            const int64_t p = base + i * w->step;
-            if (share(o, member, p, p + c->span) != NONE) all++;
-        }
-        if (all != owned) return false;
+        if (!(c->dense ? is_even_dense(p, base, step[c->b], expect)
+                       : is_even_sparse(p, base, step[c->b], expect)))
+            return false;
     }
     return true;
 }
@@ -326,6 +392,32 @@ static const struct digit *digit_of(const struct map *m, int axis) {
     return NULL; /* a dimension of extent 1 */
 }
 
+/* Does walk b carry the cut? *out: the view's state if it does. REFUSED: its cut has too many
+ * intervals, or memory is out. */
+enum fit { MISFIT, FIT, REFUSED };
+static enum fit carry_along(struct sheaf__pool *pool, const struct sheaf__layout *to,
+                            const struct digit *d, const struct owners *o, int b,
+                            struct sheaf__st *out) {
+    const struct candidate c = candidate_of(d, b);
+    const int64_t scale = d->walk[b].dim == 0 ? to->block : 1;
+    bool fits = true;
+    sheaf__cut_begin(pool);
+    for (int j = 0; j < pool->n_members && fits; j++) {
+        fits = add_owned(pool, &c, o, j, scale);
+        sheaf__cut_next_member(pool);
+    }
+    if (!fits) return MISFIT;
+    const struct sheaf__cut *made = sheaf__cut_end(pool, d->walk[b].n * scale);
+    if (!made) return REFUSED;
+    for (int j = 0; j < pool->n_members; j++) {
+        const struct part p = {&c, o, j, made, scale};
+        int64_t step[SHEAF_MAX_DIMS], at;
+        if (!local_steps(&p, step, &at)) return MISFIT;
+    }
+    *out = sheaf__st_s(d->walk[b].dim, made);
+    return FIT;
+}
+
 bool sheaf__view_transfer(struct sheaf__pool *pool, const struct sheaf__layout *from,
                           const struct sheaf__layout *to, int64_t offset, int axis,
                           const struct sheaf__cut *cut, struct sheaf__st *out) {
@@ -336,23 +428,8 @@ bool sheaf__view_transfer(struct sheaf__pool *pool, const struct sheaf__layout *
     struct owners o = {0};
     if (d) o = owners_of(d, from, axis, cut);
     for (int b = d ? d->n - 1 : -1; b >= 0; b--) {
-        const struct candidate c = candidate_of(d, b);
-        const int64_t scale = d->walk[b].dim == 0 ? to->block : 1;
-        bool fits = true;
-        sheaf__cut_begin(pool);
-        for (int j = 0; j < pool->n_members && fits; j++) {
-            fits = add_owned(pool, &c, &o, j, scale);
-            sheaf__cut_next_member(pool);
-        }
-        if (!fits) continue;
-        const struct sheaf__cut *made = sheaf__cut_end(pool, d->walk[b].n * scale);
-        if (!made) return false;
-        int64_t step[SHEAF_MAX_DIMS], at = 0;
-        for (int j = 0; j < pool->n_members && fits; j++)
-            fits = local_steps(&c, &o, j, made, scale, step, &at);
-        if (!fits) continue;
-        *out = sheaf__st_s(d->walk[b].dim, made);
-        return true;
+        const enum fit fit = carry_along(pool, to, d, &o, b, out);
+        if (fit != MISFIT) return fit == FIT;
     }
     /* all or nothing of the part that the view sees: then any dimension will do */
     const int b = slowest(to);
@@ -371,60 +448,75 @@ bool sheaf__view_transfer(struct sheaf__pool *pool, const struct sheaf__layout *
     return true;
 }
 
+static int walk_of(const struct digit *d, int dim) {
+    int b = d->n - 1;
+    while (b >= 0 && d->walk[b].dim != dim) b--;
+    return b;
+}
+
+/* Is the member's operand the whole, laid out as the whole? */
+static bool is_whole(const struct sheaf__layout *from, struct sheaf__st st,
+                     const size_t from_local[SHEAF_MAX_DIMS]) {
+    bool same = st.kind != SHEAF__S;
+    for (int i = 0; i < SHEAF_MAX_DIMS; i++)
+        same = same && (from->ne[i] == 1 || from->nb[i] == (int64_t)from_local[i]);
+    return same;
+}
+
+/* Local steps of a digit's walks and its local offset, where the digit holds the cut. */
+static bool cut_steps(const struct digit *d, const struct sheaf__layout *from,
+                      const struct sheaf__layout *to, struct sheaf__st from_st,
+                      struct sheaf__st to_st, int member, int64_t step[SHEAF_MAX_DIMS],
+                      int64_t *offset) {
+    const struct owners o = owners_of(d, from, from_st.axis, from_st.cut);
+    const int b = walk_of(d, to_st.axis);
+    *offset = rank(&o, member, d->offset);
+    if (b < 0) return true;
+    const struct candidate c = candidate_of(d, b);
+    const struct part p = {&c, &o, member, to_st.cut, to_st.axis == 0 ? to->block : 1};
+    return local_steps(&p, step, offset);
+}
+
+/* Dimensions of extent 1, and everything in an empty slice, have no stride of their own. */
+static void fill_strides(const struct sheaf__layout *to, const int64_t to_ne_local[SHEAF_MAX_DIMS],
+                         const bool known[SHEAF_MAX_DIMS], size_t to_local[SHEAF_MAX_DIMS]) {
+    if (!known[0]) to_local[0] = (size_t)to->nb[0];
+    for (int i = 1; i < SHEAF_MAX_DIMS; i++) {
+        const int64_t below = i == 1 ? to_ne_local[0] / to->block : to_ne_local[i - 1];
+        if (!known[i]) to_local[i] = to_local[i - 1] * (size_t)below;
+    }
+}
+
 bool sheaf__view_local(const struct sheaf__layout *from, const struct sheaf__layout *to,
                        int64_t offset, struct sheaf__st from_st, struct sheaf__st to_st, int member,
                        const size_t from_local[SHEAF_MAX_DIMS],
                        const int64_t to_ne_local[SHEAF_MAX_DIMS], size_t to_local[SHEAF_MAX_DIMS],
                        int64_t *local_offset) {
-    *local_offset = 0;
-    bool same = from_st.kind != SHEAF__S, known[SHEAF_MAX_DIMS] = {false};
-    for (int i = 0; i < SHEAF_MAX_DIMS; i++)
-        same = same && (from->ne[i] == 1 || from->nb[i] == (int64_t)from_local[i]);
-    if (same) { /* the whole, laid out as the whole: nothing to translate */
+    if (is_whole(from, from_st, from_local)) { /* nothing to translate */
         for (int i = 0; i < SHEAF_MAX_DIMS; i++) to_local[i] = (size_t)to->nb[i];
         *local_offset = offset;
         return true;
     }
-    struct map m;
-    bool empty = false;
+    *local_offset = 0;
+    bool known[SHEAF_MAX_DIMS] = {false}, empty = false;
     for (int i = 0; i < SHEAF_MAX_DIMS; i++) empty = empty || to_ne_local[i] == 0;
-    if (!empty) {
-        if (!build(&m, from, to, offset)) return false;
-        const struct digit *cut_digit =
-            from_st.kind == SHEAF__S ? digit_of(&m, from_st.axis) : NULL;
-        for (int k = 0; k < m.n; k++) {
-            const struct digit *d = &m.digit[k];
-            const int64_t unit = (int64_t)from_local[d->n_src ? d->src[0] : 0];
-            int64_t step[SHEAF_MAX_DIMS], at = d->offset;
-            for (int i = 0; i < d->n; i++) step[i] = d->walk[i].step;
-            if (d == cut_digit) {
-                const struct owners o = owners_of(d, from, from_st.axis, from_st.cut);
-                int b = d->n - 1;
-                while (b >= 0 && d->walk[b].dim != to_st.axis) b--;
-                at = rank(&o, member, d->offset);
-                if (b >= 0) {
-                    const struct candidate c = candidate_of(d, b);
-                    if (!local_steps(&c, &o, member, to_st.cut, to_st.axis == 0 ? to->block : 1,
-                                     step, &at))
-                        return false;
-                }
-            }
-            *local_offset += at * unit;
-            for (int i = 0; i < d->n; i++) {
-                to_local[d->walk[i].dim] = (size_t)(step[i] * unit);
-                known[d->walk[i].dim] = to_ne_local[d->walk[i].dim] > 1;
-            }
+    struct map m = {.n = 0};
+    if (!empty && !build(&m, from, to, offset)) return false;
+    const struct digit *holds_cut = from_st.kind == SHEAF__S ? digit_of(&m, from_st.axis) : NULL;
+    for (int k = 0; k < m.n; k++) {
+        const struct digit *d = &m.digit[k];
+        const int64_t unit = (int64_t)from_local[d->n_src ? d->src[0] : 0];
+        int64_t step[SHEAF_MAX_DIMS], at = d->offset;
+        for (int i = 0; i < d->n; i++) step[i] = d->walk[i].step;
+        if (d == holds_cut && !cut_steps(d, from, to, from_st, to_st, member, step, &at))
+            return false;
+        *local_offset += at * unit;
+        for (int i = 0; i < d->n; i++) {
+            to_local[d->walk[i].dim] = (size_t)(step[i] * unit);
+            known[d->walk[i].dim] = to_ne_local[d->walk[i].dim] > 1;
         }
     }
-    /* dimensions of extent 1, and everything in an empty slice, have no stride of their own */
-    for (int i = 0; i < SHEAF_MAX_DIMS; i++) {
-        if (i == 0) {
-            if (!known[0]) to_local[0] = (size_t)to->nb[0];
-            continue;
-        }
-        const int64_t below = i == 1 ? to_ne_local[0] / to->block : to_ne_local[i - 1];
-        if (!known[i]) to_local[i] = to_local[i - 1] * (size_t)below;
-    }
+    fill_strides(to, to_ne_local, known, to_local);
     return true;
 }
 
@@ -467,9 +559,9 @@ static bool same_steps(const struct candidate *was, const struct candidate *now,
                        const struct owners *o, const struct sheaf__cut *cut, int64_t scale,
                        int n_members) {
     for (int j = 0; j < n_members; j++) {
+        const struct part p_was = {was, o, j, cut, scale}, p_now = {now, o, j, cut, scale};
         int64_t a[SHEAF_MAX_DIMS], b[SHEAF_MAX_DIMS], at;
-        if (!local_steps(was, o, j, cut, scale, a, &at) ||
-            !local_steps(now, o, j, cut, scale, b, &at) ||
+        if (!local_steps(&p_was, a, &at) || !local_steps(&p_now, b, &at) ||
             memcmp(a, b, (size_t)now->d->n * sizeof *a))
             return false;
     }
@@ -490,8 +582,7 @@ bool sheaf__view_moves(const struct sheaf__layout *from, const struct sheaf__lay
     if (!d) return true;
     const struct owners o = owners_of(d, from, from_st.axis, from_st.cut);
     if (d->n == 0) return same_owners(d, &o, to_st.cut, n_members);
-    int w = d->n - 1;
-    while (w >= 0 && d->walk[w].dim != to_st.axis) w--;
+    const int w = walk_of(d, to_st.axis);
     if (w < 0) return false;
     const struct candidate c_was = candidate_of(d_was, w), c_now = candidate_of(d, w);
     return same_steps(&c_was, &c_now, &o, to_st.cut, to_st.axis == 0 ? to->block : 1, n_members);
