@@ -1,14 +1,12 @@
 /* The pool of cuts: interning, and the operations that carry a cut through dimensions made of
  * factors. Every operation reads canonical interval lists and makes canonical interval lists; none
- * looks at segments, except the two conversions from and to the public form. */
+ * looks at segments, which are the public form (segments.c). */
 #include "split/cut.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/arith.h"
 #include "base/hash.h"
-#include "base/sort.h"
 
 enum { CHUNK_BYTES = 32 << 10 };
 
@@ -199,27 +197,6 @@ const struct sheaf__cut *sheaf__cut_end(struct sheaf__pool *pool, int64_t extent
     pool->slots[h & (pool->n_slots - 1)] = cut;
     pool->n_cuts++;
     return cut;
-}
-
-const struct sheaf__cut *sheaf__cut_from_state(struct sheaf__pool *pool,
-                                               const struct sheaf_split_state *state) {
-    int64_t extent = 0;
-    sheaf__cut_begin(pool);
-    for (int j = 0; j < pool->n_members; j++) {
-        int64_t base = 0;
-        for (int s = 0; s < state->n_segments; s++) {
-            const struct sheaf_split_segment *seg = &state->segments[s];
-            const int64_t run = seg->units * seg->inner;
-            for (int64_t o = 0; o < seg->outer && seg->count[j] > 0 && !pool->build_refused; o++) {
-                const int64_t lo = base + o * run + seg->first[j] * seg->inner;
-                sheaf__cut_add(pool, lo, lo + seg->count[j] * seg->inner);
-            }
-            base += seg->outer * run;
-        }
-        extent = base;
-        sheaf__cut_next_member(pool);
-    }
-    return sheaf__cut_end(pool, extent);
 }
 
 const struct sheaf__cut *sheaf__cut_embed(struct sheaf__pool *pool, const struct sheaf__cut *cut,
@@ -422,191 +399,4 @@ bool sheaf__cut_aligned(const struct sheaf__cut *cut, int64_t unit) {
         if (cut->interval[i].lo % unit || cut->interval[i].hi % unit) return false;
     }
     return true;
-}
-
-/* ---- the public form ---- */
-
-/* Segments under construction: seg[s] = {outer, length}, and per segment and member {first, count}
- * in elements. */
-struct segments {
-    int n_members, n, cap;
-    int64_t *outer, *length, *first, *count;
-};
-
-static bool grow(struct segments *g) {
-    if (g->n < g->cap) return true;
-    const size_t cap = g->cap ? 2 * (size_t)g->cap : 8, d = (size_t)g->n_members;
-    int64_t *outer = realloc(g->outer, cap * sizeof *outer);
-    if (outer) g->outer = outer;
-    int64_t *length = realloc(g->length, cap * sizeof *length);
-    if (length) g->length = length;
-    int64_t *first = realloc(g->first, cap * d * sizeof *first);
-    if (first) g->first = first;
-    int64_t *count = realloc(g->count, cap * d * sizeof *count);
-    if (count) g->count = count;
-    if (!outer || !length || !first || !count) return false;
-    g->cap = (int)cap;
-    return true;
-}
-
-/* Ends the open segment g->n; joins it with the one before if it repeats it. */
-static void close_segment(struct segments *g) {
-    const size_t d = (size_t)g->n_members, s = (size_t)g->n;
-    if (s > 0 && g->length[s] == g->length[s - 1] &&
-        !memcmp(g->first + s * d, g->first + (s - 1) * d, d * sizeof(int64_t)) &&
-        !memcmp(g->count + s * d, g->count + (s - 1) * d, d * sizeof(int64_t))) {
-        g->outer[s - 1]++;
-        return;
-    }
-    g->n++;
-}
-
-static bool open_segment(struct segments *g) {
-    if (!grow(g)) return false;
-    const size_t d = (size_t)g->n_members, s = (size_t)g->n;
-    g->outer[s] = 1;
-    g->length[s] = 0;
-    memset(g->first + s * d, 0, d * sizeof(int64_t));
-    memset(g->count + s * d, 0, d * sizeof(int64_t));
-    return true;
-}
-
-/* Walks the runs between interval boundaries; a segment ends where some member would own two
- * separate pieces of it. */
-static bool collect(const struct sheaf__cut *cut, struct segments *g, int64_t *edge, int32_t *at) {
-    const int d = cut->n_members, n = cut->begin[d];
-    size_t n_edge = 0;
-    if (cut->contiguous) { /* one segment holds them all */
-        if (!open_segment(g)) return false;
-        for (int j = 0; j < d; j++) {
-            if (cut->begin[j] == cut->begin[j + 1]) continue;
-            const struct sheaf__interval *v = &cut->interval[cut->begin[j]];
-            g->first[j] = v->lo;
-            g->count[j] = v->hi - v->lo;
-        }
-        g->length[0] = cut->extent;
-        close_segment(g);
-        return true;
-    }
-    edge[n_edge++] = 0;
-    edge[n_edge++] = cut->extent;
-    for (int i = 0; i < n; i++) {
-        edge[n_edge++] = cut->interval[i].lo;
-        edge[n_edge++] = cut->interval[i].hi;
-    }
-    qsort(edge, n_edge, sizeof *edge, sheaf__by_i64);
-    memcpy(at, cut->begin, (size_t)d * sizeof *at);
-    if (!open_segment(g)) return false;
-    int64_t start = 0;
-    for (size_t e = 0; e + 1 < n_edge; e++) {
-        const int64_t lo = edge[e], hi = edge[e + 1];
-        if (lo == hi) continue;
-        for (int pass = 0; pass < 2; pass++) {
-            const size_t base = (size_t)g->n * (size_t)d;
-            bool conflict = false;
-            for (int j = 0; j < d; j++) {
-                while (at[j] < cut->begin[j + 1] && cut->interval[at[j]].hi <= lo) at[j]++;
-                if (at[j] == cut->begin[j + 1] || cut->interval[at[j]].lo > lo) continue;
-                int64_t *first = &g->first[base + (size_t)j], *count = &g->count[base + (size_t)j];
-                if (*count == 0) {
-                    *first = lo - start;
-                } else if (*first + *count != lo - start) {
-                    conflict = true;
-                }
-                if (!conflict) *count += hi - lo;
-            }
-            if (!conflict) break;
-            /* take back what this run added, and start over with it */
-            for (int j = 0; j < d; j++) {
-                int64_t *first = &g->first[base + (size_t)j], *count = &g->count[base + (size_t)j];
-                if (*count && *first + *count > lo - start) *count = lo - start - *first;
-                if (!*count) *first = 0;
-            }
-            close_segment(g);
-            if (!open_segment(g)) return false;
-            start = lo;
-        }
-        g->length[g->n] = hi - start;
-    }
-    close_segment(g);
-    return true;
-}
-
-static struct sheaf_split_state *to_state(const struct sheaf__cut *cut, int axis) {
-    struct segments g = {.n_members = cut->n_members};
-    struct sheaf_split_state *state = NULL;
-    const size_t d = (size_t)cut->n_members, n = (size_t)cut->begin[d];
-    int64_t *edge = malloc((2 * n + 2) * sizeof *edge);
-    int32_t *at = malloc(d * sizeof *at);
-    if (!edge || !at || !collect(cut, &g, edge, at)) goto out;
-    state = sheaf_split_state_new((enum sheaf_split_axis)axis, cut->n_members, g.n);
-    if (!state) goto out;
-    for (size_t s = 0; s < (size_t)g.n; s++) {
-        struct sheaf_split_segment *seg = &state->segments[s];
-        int64_t inner = g.length[s];
-        for (size_t j = 0; j < d; j++)
-            inner = sheaf__gcd(sheaf__gcd(inner, g.first[s * d + j]), g.count[s * d + j]);
-        if (inner == 0) inner = 1;
-        seg->outer = g.outer[s];
-        seg->inner = inner;
-        seg->units = g.length[s] / inner;
-        for (size_t j = 0; j < d; j++) {
-            seg->first[j] = g.first[s * d + j] / inner;
-            seg->count[j] = g.count[s * d + j] / inner;
-        }
-    }
-out:
-    free(edge);
-    free(at);
-    free(g.outer);
-    free(g.length);
-    free(g.first);
-    free(g.count);
-    return state;
-}
-
-/* The public states of a pool live in its chunks: one copy, no frees. */
-static const struct sheaf_split_state *keep(struct sheaf__pool *pool,
-                                            const struct sheaf_split_state *from, int axis) {
-    const size_t d = (size_t)from->n_members, n = (size_t)from->n_segments;
-    struct sheaf_split_state *to = sheaf__pool_alloc(pool, sizeof *to);
-    struct sheaf_split_segment *seg = sheaf__pool_alloc(pool, n * sizeof *seg + 1);
-    int64_t *nums = sheaf__pool_alloc(pool, 2 * n * d * sizeof *nums + 1);
-    if (!to || !seg || !nums) return NULL;
-    *to = *from;
-    to->axis = (enum sheaf_split_axis)axis;
-    to->segments = seg;
-    for (size_t s = 0; s < n; s++) {
-        seg[s] = from->segments[s];
-        seg[s].first = nums + 2 * s * d;
-        seg[s].count = seg[s].first + d;
-        memcpy(seg[s].first, from->segments[s].first, d * sizeof *nums);
-        memcpy(seg[s].count, from->segments[s].count, d * sizeof *nums);
-    }
-    return to;
-}
-
-void sheaf__cut_show_as(struct sheaf__pool *pool, const struct sheaf__cut *cut,
-                        const struct sheaf_split_state *state) {
-    struct sheaf__cut *c = (struct sheaf__cut *)(uintptr_t)cut;
-    const int axis = (int)state->axis;
-    if (!c->shown[axis]) c->shown[axis] = keep(pool, state, axis);
-}
-
-const struct sheaf_split_state *sheaf__st_show(struct sheaf__pool *pool, struct sheaf__st st) {
-    if (st.kind == SHEAF__M) return pool->mirrored;
-    if (st.kind == SHEAF__P) return pool->partial;
-    struct sheaf__cut *cut = (struct sheaf__cut *)(uintptr_t)st.cut;
-    if (cut->shown[st.axis]) return cut->shown[st.axis];
-    for (int a = 0; a < SHEAF_MAX_DIMS; a++) { /* the same cut of another axis: the same words */
-        if (cut->shown[a]) return cut->shown[st.axis] = keep(pool, cut->shown[a], st.axis);
-    }
-    struct sheaf_split_state *made = to_state(cut, st.axis);
-    if (!made) {
-        pool->failed = true;
-        return NULL;
-    }
-    cut->shown[st.axis] = keep(pool, made, st.axis);
-    sheaf_split_state_free(made);
-    return cut->shown[st.axis];
 }

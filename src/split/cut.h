@@ -91,9 +91,7 @@ void sheaf__cut_add(struct sheaf__pool *pool, int64_t lo, int64_t hi);
 void sheaf__cut_next_member(struct sheaf__pool *pool);
 const struct sheaf__cut *sheaf__cut_end(struct sheaf__pool *pool, int64_t extent);
 
-/* All return NULL where there is no such cut (or out of memory: pool->failed). */
-const struct sheaf__cut *sheaf__cut_from_state(struct sheaf__pool *pool,
-                                               const struct sheaf_split_state *state);
+/* ---- cuts from cuts. NULL where there is no such cut, or out of memory (pool->failed) ---- */
 /* f -> left.f.right: every index of f stands for `right` indices, the whole repeated `left` times.
  */
 const struct sheaf__cut *sheaf__cut_embed(struct sheaf__pool *pool, const struct sheaf__cut *cut,
@@ -131,6 +129,10 @@ int64_t sheaf__cut_rank(const struct sheaf__cut *cut, int member, int64_t i);
 /* Every boundary is a multiple of `unit`. */
 bool sheaf__cut_aligned(const struct sheaf__cut *cut, int64_t unit);
 
+/* ---- the public form (segments.c) ---- */
+/* The cut of a public state. NULL: it has too many intervals, or out of memory (pool->failed). */
+const struct sheaf__cut *sheaf__cut_from_state(struct sheaf__pool *pool,
+                                               const struct sheaf_split_state *state);
 /* Public form of a state, owned by the pool. NULL if out of memory. */
 const struct sheaf_split_state *sheaf__st_show(struct sheaf__pool *pool, struct sheaf__st st);
 /* Makes a copy of `state` the public form, if none is known yet: leaves keep the segments given by
