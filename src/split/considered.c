@@ -131,7 +131,7 @@ static void put_account(struct sheaf__text *t, const struct account *a) {
 static enum sheaf_status search_again(struct planner *p, struct totals *total) {
     sheaf__search_free(p->search);
     p->search = NULL;
-    const enum sheaf_status st = sheaf__search_new(&p->of, &p->search);
+    const enum sheaf_status st = sheaf__search_new(&p->input, &p->search);
     if (!st) total->possible = sheaf__search_total(p->search, &total->cost, &total->collectives);
     return st;
 }
@@ -167,7 +167,7 @@ enum sheaf_status sheaf__split_considered(const struct sheaf_cgraph *graph, int 
                         .user = user,
                         .whole_sums = whole_sums,
                         .pool = &pool,
-                        .of = {.watch = &a.watch}};
+                        .input = {.watch = &a.watch}};
     st = sheaf__plan_prepare(&p);
     if (!st) st = find_totals(&p, &a);
     if (!st) {

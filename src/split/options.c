@@ -21,7 +21,7 @@ struct shape { /* all of a node that its rows and their costs depend on */
 };
 
 struct sheaf__options {
-    const struct sheaf__search_of *of;
+    const struct sheaf__search_input *input;
     struct sheaf__sets *sets;
     struct sheaf__known *known[SLOTS];
     struct shape *shapes[SLOTS];
@@ -61,7 +61,7 @@ static void acquire(const struct sheaf__options *w, int i, struct sheaf__set *x,
                     const struct sheaf__need *need, struct sheaf__option *o) {
     int64_t least;
     const int from =
-        sheaf__cheapest_source(x->st, x->n, need, w->bytes[i], w->of->pool->n_members, &least);
+        sheaf__cheapest_source(x->st, x->n, need, w->bytes[i], w->input->pool->n_members, &least);
     if (least == SHEAF__MET) return;
     o->cost += least;
     /* the slice of a whole tensor is a state, too: rows of other nodes may follow its cut */
@@ -74,14 +74,14 @@ static void acquire(const struct sheaf__options *w, int i, struct sheaf__set *x,
 
 /* A leaf or a view of one, which no node of the graph writes to. */
 static bool is_weight(const struct sheaf__options *w, int i) {
-    const struct sheaf__entry *owner = &w->of->entry[w->of->entry[w->operand[i]].owner];
+    const struct sheaf__entry *owner = &w->input->entry[w->input->entry[w->operand[i]].owner];
     return owner->node < 0 && !owner->written;
 }
 
 static bool note(void *user, const struct sheaf__row *row) {
     struct sheaf__options *w = user;
     if (w->whole && sheaf__row_cuts(row)) return true;
-    if (w->of->whole_sums && row->adds) return true;
+    if (w->input->whole_sums && row->adds) return true;
     struct sheaf__option o = {.row = *row};
     bool is_free = true, cut = false, native = true, takes_weight = false;
     struct sheaf__set after[SHEAF__MAX_OPERANDS];
@@ -109,7 +109,7 @@ static bool note(void *user, const struct sheaf__row *row) {
         acquire(w, i, &after[w->same[i]], need, &o);
         takes_weight = takes_weight || (o.collectives > before && is_weight(w, i));
     }
-    o.out = sheaf__set_of_one(w->sets, sheaf__lasting(w->of, w->index, row->out), native);
+    o.out = sheaf__set_of_one(w->sets, sheaf__lasting(w->input, w->index, row->out), native);
     for (int i = 0; i < w->n; i++) {
         o.set[i] = sheaf__set_number(w->sets, &after[w->same[i]]);
         w->failed = w->failed || o.set[i] == SHEAF__NO_SET;
@@ -136,7 +136,7 @@ static void find_options(struct sheaf__options *w) {
         unknown = unknown || n == 0;
         have[i] = (struct sheaf__have){n, st[i]};
     }
-    if (!unknown) sheaf__rows_visit(w->of->pool, w->node, have, note, w);
+    if (!unknown) sheaf__rows_visit(w->input->pool, w->node, have, note, w);
     if (w->n_options == 0) { /* written through a mirrored copy, or out of date */
         struct sheaf__option *o = &w->option[w->n_options++];
         *o = (struct sheaf__option){.none = true};
@@ -156,7 +156,7 @@ static void find_options(struct sheaf__options *w) {
     for (int a = 0; a < w->n_options; a++) {
         if (w->fits && !w->is_free[a])
             w->option[a].left_out = SHEAF__GATHERS;
-        else if (w->of->whole_sums && weights_stay && w->takes_weight[a])
+        else if (w->input->whole_sums && weights_stay && w->takes_weight[a])
             w->option[a].left_out = SHEAF__GATHERS_WEIGHT;
     }
     for (int a = 0; a < w->n_options; a++) {
@@ -182,7 +182,7 @@ static uint64_t *put_tensor(uint64_t *w, const struct sheaf_tensor *t) {
 }
 
 static const struct sheaf_tensor *operand_of(const struct sheaf__options *w, int i) {
-    return w->of->entry[w->operand[i]].tensor;
+    return w->input->entry[w->operand[i]].tensor;
 }
 
 /* Number of the node's shape; SHEAF__NO_SET: out of memory. */
@@ -199,9 +199,9 @@ static int shape_of(struct sheaf__options *work) {
     /* masked results name the mask, and are none if it or they are written over */
     const int mask = work->rule->mask;
     *w++ = mask ? (uint64_t)(uintptr_t)t->src[mask - 1] : 0;
-    const bool lasts =
-        sheaf__lasting(work->of, work->index, sheaf__st_masked(NULL, mask ? t->src[mask - 1] : t))
-            .mask;
+    const bool lasts = sheaf__lasting(work->input, work->index,
+                                      sheaf__st_masked(NULL, mask ? t->src[mask - 1] : t))
+                           .mask;
     *w++ = (uint64_t)lasts | (uint64_t)work->whole << 1 | (uint64_t)work->written << 2;
     for (int i = 0; i < work->n; i++) {
         *w++ = (uint64_t)work->same[i] | (uint64_t)is_weight(work, i) << 8;
@@ -223,13 +223,13 @@ static int shape_of(struct sheaf__options *work) {
 }
 
 const struct sheaf__rule *sheaf__options_begin(struct sheaf__options *w, int node) {
-    const int *operand = w->of->operand + (size_t)node * SHEAF__MAX_OPERANDS;
-    w->node = w->of->graph->nodes[node];
+    const int *operand = w->input->operand + (size_t)node * SHEAF__MAX_OPERANDS;
+    w->node = w->input->graph->nodes[node];
     w->operand = operand;
     w->index = node;
-    const struct sheaf__entry *self = &w->of->entry[w->of->self[node]];
+    const struct sheaf__entry *self = &w->input->entry[w->input->self[node]];
     w->written = self->writes;
-    w->whole = w->of->whole && w->of->whole[node];
+    w->whole = w->input->whole && w->input->whole[node];
     w->rule = sheaf__rule_of(w->node);
     w->n = self->n_operands;
     for (int i = 0; i < w->n; i++) {
@@ -251,7 +251,7 @@ int sheaf__options_all(struct sheaf__options *w, const int *set,
     w->fits = w->failed = false;
     find_options(w);
     *option = w->option;
-    return w->failed || w->of->pool->failed ? -1 : w->n_options;
+    return w->failed || w->input->pool->failed ? -1 : w->n_options;
 }
 
 const struct sheaf__known *sheaf__options_of(struct sheaf__options *w, const int *set) {
@@ -279,11 +279,11 @@ const struct sheaf__known *sheaf__options_of(struct sheaf__options *w, const int
     return k;
 }
 
-struct sheaf__options *sheaf__options_new(const struct sheaf__search_of *of,
+struct sheaf__options *sheaf__options_new(const struct sheaf__search_input *input,
                                           struct sheaf__sets *sets) {
     struct sheaf__options *o = calloc(1, sizeof *o);
     if (!o) return NULL;
-    o->of = of;
+    o->input = input;
     o->sets = sets;
     return o;
 }
@@ -302,14 +302,15 @@ void sheaf__options_free(struct sheaf__options *o) {
     free(o);
 }
 
-struct sheaf__st sheaf__lasting(const struct sheaf__search_of *of, int node, struct sheaf__st st) {
+struct sheaf__st sheaf__lasting(const struct sheaf__search_input *input, int node,
+                                struct sheaf__st st) {
     if (!st.mask) return st;
-    const struct sheaf_tensor *t = of->graph->nodes[node];
+    const struct sheaf_tensor *t = input->graph->nodes[node];
     const int mask = sheaf__rule_of(t)->mask;
-    bool written = of->entry[of->entry[of->self[node]].owner].written;
+    bool written = input->entry[input->entry[input->self[node]].owner].written;
     if (mask && t->src[mask - 1] == st.mask) {
-        const int e = of->operand[node * SHEAF__MAX_OPERANDS + mask - 1];
-        written = written || of->entry[of->entry[e].owner].written;
+        const int e = input->operand[node * SHEAF__MAX_OPERANDS + mask - 1];
+        written = written || input->entry[input->entry[e].owner].written;
     }
     return written ? sheaf__st_p() : st;
 }

@@ -26,7 +26,7 @@ struct sheaf__known { /* what a node of one shape can do with these sets */
 
 struct sheaf__options;
 /* `sets` is the caller's. NULL: out of memory. */
-struct sheaf__options *sheaf__options_new(const struct sheaf__search_of *of,
+struct sheaf__options *sheaf__options_new(const struct sheaf__search_input *input,
                                           struct sheaf__sets *sets);
 void sheaf__options_free(struct sheaf__options *o);
 /* Makes `node` the one that is asked about and returns its rule. NULL: out of memory. */

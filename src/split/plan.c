@@ -214,7 +214,7 @@ static enum sheaf_status add_step(struct planner *p, const struct planned_node *
     if (s == NONE) return sheaf__plan_no_memory();
     const int source = x->is_view ? x->in[0] : x->written ? x->in[x->written - 1] : NONE;
     if (x->written) ++*sheaf__plan_epoch(p, x->self);
-    const int v = sheaf__plan_value(p, x->self, sheaf__lasting(&p->of, x->node, x->row.out), s,
+    const int v = sheaf__plan_value(p, x->self, sheaf__lasting(&p->input, x->node, x->row.out), s,
                                     source == NONE || p->value[source].native);
     if (v == NONE) return sheaf__plan_no_memory();
     if (source != NONE && !p->value[source].native) {
@@ -298,16 +298,16 @@ enum sheaf_status sheaf__plan_prepare(struct planner *p) {
         const enum sheaf_status status = leaf_value(p, e);
         if (status != SHEAF_STATUS_SUCCESS) return status;
     }
-    p->of = (struct sheaf__search_of){.graph = g,
-                                      .pool = p->pool,
-                                      .entry = p->entry,
-                                      .n_entries = p->n_entries,
-                                      .self = p->self,
-                                      .operand = p->operand,
-                                      .whole = p->whole,
-                                      .whole_sums = p->whole_sums,
-                                      .watch = p->of.watch};
-    return sheaf__search_new(&p->of, &p->search);
+    p->input = (struct sheaf__search_input){.graph = g,
+                                            .pool = p->pool,
+                                            .entry = p->entry,
+                                            .n_entries = p->n_entries,
+                                            .self = p->self,
+                                            .operand = p->operand,
+                                            .whole = p->whole,
+                                            .whole_sums = p->whole_sums,
+                                            .watch = p->input.watch};
+    return sheaf__search_new(&p->input, &p->search);
 }
 
 void sheaf__plan_end(struct planner *p) {

@@ -42,7 +42,7 @@ struct planner {
     int n_members;
     sheaf__leaf_state_fn leaf_state;
     void *user;
-    const uint8_t *whole; /* see struct sheaf__search_of */
+    const uint8_t *whole; /* see struct sheaf__search_input */
     bool whole_sums;
     struct sheaf__pool *pool;
     struct sheaf__entry *entry;
@@ -55,10 +55,10 @@ struct planner {
     int n_steps, first_step, last_step;
     size_t cap_entries, cap_values, cap_steps;
     int *node_value;
-    int *self, *operand; /* entries of nodes and of their operands, see struct sheaf__search_of */
+    int *self, *operand;         /* entries, as in struct sheaf__search_input */
     struct sheaf_tensor lacking; /* stands for operands that are NULL: one element, MIRRORED */
     struct seen_state seen[SEEN_STATES];
-    struct sheaf__search_of of;
+    struct sheaf__search_input input;
     struct sheaf__search *search;
 };
 

@@ -1,5 +1,7 @@
-/* See search.h: the pass over the graph. A partial plan (`path`) is a row of numbers, the set of
- * states of each tensor still to be read, beside the cost so far. */
+/* See search.h: the pass over the graph. A partial plan (`path`) is the cost so far, and a row of
+ * numbers: for each tensor still to be read, the set of states in which it is available. The rows
+ * of all paths are a table, in which such a tensor has a column from its node (or the first that
+ * reads it) to its last reader; then another tensor gets the column. */
 #include "split/search.h"
 
 #include <stdlib.h>
@@ -19,13 +21,13 @@ static const int64_t DEAREST = INT64_MAX / 4;
 
 struct path {
     int64_t cost;
-    int collectives, record;
+    int collectives, record;            /* the record of the node before */
     const struct sheaf__option *option; /* of the node just passed */
-    uint64_t hash;
+    uint64_t hash;                      /* of its row; not kept while it is the only path */
 };
 
-struct record {
-    int before;
+struct record { /* what a path did at a node */
+    int before; /* its record of the node before */
     const struct sheaf__option *option;
 };
 
@@ -35,15 +37,29 @@ struct paths {
     int *column; /* [cap][n_columns] sets */
 };
 
+struct present {        /* the node that the pass is at */
+    int node, self;     /* index in the graph; entry */
+    int n;              /* operands */
+    const int *operand; /* entries */
+    int column;         /* of its result; NONE */
+    bool written;       /* over an operand */
+};
+
 struct sheaf__search {
-    const struct sheaf__search_of *of;
+    const struct sheaf__search_input *input;
     int n_members;
     struct sheaf__sets sets;
     struct sheaf__options *options;
-    int *column_of, *last_use, *next_dead, *dead; /* by entry; dead by node */
+    int *initial;   /* [entries] set of a leaf before the first node */
+    int *column_of; /* [entries] NONE: of a leaf that is read once, whose set is `initial` */
+    int *last_use;  /* [entries] the last node that reads it or a view of it */
+    int *dead;      /* [nodes] first entry whose last use it is, the others by next_dead */
+    int *next_dead; /* [entries] */
     int n_columns;
-    int *column_entry; /* [n_columns] at the present node */
-    struct paths now, then;
+    int *column_entry; /* [n_columns] whose column it is at the present node; NONE */
+    struct present at;
+    struct paths now;  /* before the present node */
+    struct paths then; /* behind it */
     struct record *record;
     int n_records;
     size_t cap_records;
@@ -56,8 +72,13 @@ enum sheaf_status sheaf__plan_no_memory(void) {
 
 /* ---- partial plans ---- */
 
-static int set_at(const struct sheaf__search *s, const int *column, const int *initial, int entry) {
-    return s->column_of[entry] != NONE ? column[s->column_of[entry]] : initial[entry];
+/* The path's sets, by column. */
+static int *columns_of(const struct sheaf__search *s, const struct paths *paths, int path) {
+    return paths->column + (size_t)path * (size_t)s->n_columns;
+}
+
+static int set_at(const struct sheaf__search *s, const int *column, int entry) {
+    return s->column_of[entry] != NONE ? column[s->column_of[entry]] : s->initial[entry];
 }
 
 static void pay(struct path *w, int64_t cost) {
@@ -69,22 +90,21 @@ static void pay_sum(const struct sheaf__search *s, struct path *w, int entry, in
     const struct sheaf__set *x = &s->sets.set[set];
     if (x->n == 0 || sheaf__set_holds(x, SHEAF__M) || sheaf__set_holds(x, SHEAF__S)) return;
     pay(w, sheaf__convert_cost(sheaf__st_p(), sheaf__st_m(),
-                               sheaf__dense_bytes(s->of->entry[entry].tensor), s->n_members));
+                               sheaf__dense_bytes(s->input->entry[entry].tensor), s->n_members));
     w->collectives++;
 }
 
 /* Mirrors the tensor that a chain of views begins with. False: out of memory. */
-static bool pay_mirror(struct sheaf__search *s, struct path *w, int *column, const int *initial,
-                       int entry) {
-    const struct sheaf__search_of *of = s->of;
-    while (of->entry[entry].node >= 0 &&
-           sheaf__is_view_form(sheaf__rule_of(of->entry[entry].tensor)) &&
-           !sheaf_is_contiguous(of->entry[entry].tensor))
-        entry = of->operand[of->entry[entry].node * SHEAF__MAX_OPERANDS];
-    struct sheaf__set x = s->sets.set[set_at(s, column, initial, entry)];
+static bool pay_mirror(struct sheaf__search *s, struct path *w, int *column, int entry) {
+    const struct sheaf__search_input *input = s->input;
+    while (input->entry[entry].node >= 0 &&
+           sheaf__is_view_form(sheaf__rule_of(input->entry[entry].tensor)) &&
+           !sheaf_is_contiguous(input->entry[entry].tensor))
+        entry = input->operand[input->entry[entry].node * SHEAF__MAX_OPERANDS];
+    struct sheaf__set x = s->sets.set[set_at(s, column, entry)];
     if (x.n == 0 || sheaf__set_holds(&x, SHEAF__M)) return true;
-    pay(w, sheaf__convert_cost(x.st[0], sheaf__st_m(), sheaf__dense_bytes(of->entry[entry].tensor),
-                               s->n_members));
+    pay(w, sheaf__convert_cost(x.st[0], sheaf__st_m(),
+                               sheaf__dense_bytes(input->entry[entry].tensor), s->n_members));
     w->collectives++;
     sheaf__set_add(&x, sheaf__st_m(), false);
     const int set = sheaf__set_number(&s->sets, &x);
@@ -97,7 +117,8 @@ static bool pay_mirror(struct sheaf__search *s, struct path *w, int *column, con
 static bool forget_copies(struct sheaf__search *s, int *column, int owner) {
     for (int k = 0; k < s->n_columns; k++) {
         const int e = s->column_entry[k];
-        if (e == NONE || s->of->entry[e].owner != owner || column[k] == SHEAF__EMPTY_SET) continue;
+        if (e == NONE || s->input->entry[e].owner != owner || column[k] == SHEAF__EMPTY_SET)
+            continue;
         const struct sheaf__set x = s->sets.set[column[k]];
         column[k] = x.native ? sheaf__set_of_one(&s->sets, x.st[0], true) : SHEAF__EMPTY_SET;
         if (column[k] == SHEAF__NO_SET) return false;
@@ -124,7 +145,7 @@ static bool cheaper(const struct path *a, const struct path *b) {
 }
 
 static uint64_t hash_of(const struct sheaf__search *s, int path) {
-    const int *column = s->then.column + (size_t)path * (size_t)s->n_columns;
+    const int *column = columns_of(s, &s->then, path);
     uint64_t even = 0, odd = 1; /* two products at a time */
     for (int k = 0; k + 1 < s->n_columns; k += 2) {
         even = sheaf__mix(even, (uint64_t)column[k]);
@@ -140,12 +161,11 @@ static void join(struct sheaf__search *s) {
     struct paths *t = &s->then;
     const size_t bytes = (size_t)s->n_columns * sizeof *t->column;
     struct path *mine = &t->path[t->n];
-    const int *column = t->column + (size_t)t->n * (size_t)s->n_columns;
+    const int *column = columns_of(s, t, t->n);
     if (t->n == 1) t->path[0].hash = hash_of(s, 0);
     if (t->n > 0) mine->hash = hash_of(s, t->n);
     for (int i = 0; i < t->n; i++) {
-        if (t->path[i].hash != mine->hash ||
-            memcmp(t->column + (size_t)i * (size_t)s->n_columns, column, bytes) != 0)
+        if (t->path[i].hash != mine->hash || memcmp(columns_of(s, t, i), column, bytes) != 0)
             continue;
         if (cheaper(mine, &t->path[i])) t->path[i] = *mine;
         return;
@@ -165,7 +185,7 @@ static bool keep(struct sheaf__search *s, struct path *w) {
 /* Keeps the cheapest paths, of equals those made first. */
 static bool select_paths(struct sheaf__search *s) {
     struct paths *from = &s->then, *to = &s->now;
-    int most = PATHS_NODES / (s->of->graph->n_nodes + 1);
+    int most = PATHS_NODES / (s->input->graph->n_nodes + 1);
     most = most < PATHS_LEAST ? PATHS_LEAST : most > PATHS_MOST ? PATHS_MOST : most;
     if (from->n == 1) { /* the common case: nothing to choose, and nothing to copy */
         if (!keep(s, &from->path[0])) return false;
@@ -187,8 +207,7 @@ static bool select_paths(struct sheaf__search *s) {
         struct path *w = &from->path[best];
         if (!keep(s, w)) return false;
         to->path[to->n] = *w;
-        memcpy(to->column + (size_t)to->n++ * (size_t)s->n_columns,
-               from->column + (size_t)best * (size_t)s->n_columns,
+        memcpy(columns_of(s, to, to->n++), columns_of(s, from, best),
                (size_t)s->n_columns * sizeof *to->column);
         w->option = NULL; /* taken */
     }
@@ -216,15 +235,15 @@ static void note(struct sheaf__watch *w, const struct sheaf__option *o) {
 /* What the node can do with these sets; of the node that is watched, all of it is noted, and the
  * row that is asked for is the only one. NULL: out of memory. */
 static const struct sheaf__known *choices(struct sheaf__search *s, int node, const int *set) {
-    struct sheaf__watch *w = s->of->watch;
+    struct sheaf__watch *w = s->input->watch;
     if (!w || w->node != node) return sheaf__options_of(s->options, set);
     const struct sheaf__option *all;
     const int n = sheaf__options_all(s->options, set, &all);
     if (n < 0) return NULL;
     struct sheaf__known *one = NULL;
-    for (int i = 0; i < sheaf__n_operands(s->of->graph->nodes[node]) && !w->n; i++)
+    for (int i = 0; i < sheaf__n_operands(s->input->graph->nodes[node]) && !w->n; i++)
         w->operand[i] = s->sets.set[set[i]];
-    if (w->only >= 0) one = sheaf__pool_alloc(s->of->pool, sizeof *one + sizeof *one->option);
+    if (w->only >= 0) one = sheaf__pool_alloc(s->input->pool, sizeof *one + sizeof *one->option);
     for (int i = 0; i < n; i++) {
         if (w->only < 0) {
             note(w, &all[i]);
@@ -236,85 +255,103 @@ static const struct sheaf__known *choices(struct sheaf__search *s, int node, con
     return w->only < 0 ? sheaf__options_of(s->options, set) : one;
 }
 
-/* Every path, continued by everything that the node can do. */
-static bool pass(struct sheaf__search *s, int node, int *initial) {
-    const struct sheaf__search_of *of = s->of;
-    const int *operand = of->operand + (size_t)node * SHEAF__MAX_OPERANDS;
-    const int self = of->self[node];
-    const int n = of->entry[self].n_operands;
-    const bool written = of->entry[self].writes != 0;
-    if (!sheaf__options_begin(s->options, node)) return false;
-    for (int i = 0; i < n; i++) {
-        const int k = s->column_of[operand[i]];
-        if (k == NONE || s->column_entry[k] == operand[i]) continue;
-        s->column_entry[k] = operand[i]; /* a leaf, read for the first time */
-        for (int a = 0; a < s->now.n; a++)
-            s->now.column[(size_t)a * (size_t)s->n_columns + (size_t)k] = initial[operand[i]];
+/* ---- one node ---- */
+
+/* Makes the node the present one; its operands and its result get their columns. */
+static void enter(struct sheaf__search *s, int node) {
+    const struct sheaf__search_input *input = s->input;
+    const int self = input->self[node];
+    s->at = (struct present){.node = node,
+                             .self = self,
+                             .n = input->entry[self].n_operands,
+                             .operand = input->operand + (size_t)node * SHEAF__MAX_OPERANDS,
+                             .column = s->column_of[self],
+                             .written = input->entry[self].writes != 0};
+    for (int i = 0; i < s->at.n; i++) {
+        const int e = s->at.operand[i], k = s->column_of[e];
+        if (k == NONE || s->column_entry[k] == e) continue;
+        s->column_entry[k] = e; /* a leaf, read for the first time */
+        for (int a = 0; a < s->now.n; a++) columns_of(s, &s->now, a)[k] = s->initial[e];
     }
-    const int mine = s->column_of[self];
-    if (mine != NONE) s->column_entry[mine] = self;
+    if (s->at.column != NONE) s->column_entry[s->at.column] = self;
+}
+
+/* Frees the columns of tensors that no later node reads. */
+static void leave(struct sheaf__search *s) {
+    for (int e = s->dead[s->at.node]; e != NONE; e = s->next_dead[e]) {
+        if (s->column_of[e] != NONE) s->column_entry[s->column_of[e]] = NONE;
+    }
+}
+
+/* Tensors that no later node reads: those read after the compute are summed. */
+static void pay_dead(struct sheaf__search *s, struct path *path, int *column) {
+    for (int e = s->dead[s->at.node]; e != NONE; e = s->next_dead[e]) {
+        const struct sheaf__entry *entry = &s->input->entry[e];
+        const bool is_self = e == s->at.self;
+        const bool output = entry->node >= 0 && (entry->tensor->flags & SHEAF_TENSOR_FLAG_OUTPUT);
+        const int last = is_self ? path->option->out : set_at(s, column, e);
+        if (output || (is_self && !s->at.written)) pay_sum(s, path, e, last);
+        if (s->column_of[e] != NONE) column[s->column_of[e]] = SHEAF__EMPTY_SET;
+    }
+}
+
+/* Path `a`, continued by what the node can do, joins those behind it. There is room. False: out of
+ * memory. */
+static bool advance(struct sheaf__search *s, int a, const struct sheaf__option *option) {
+    struct path *path = &s->then.path[s->then.n];
+    int *column = columns_of(s, &s->then, s->then.n);
+    *path = s->now.path[a];
+    path->option = option;
+    path->collectives += option->collectives;
+    pay(path, option->cost);
+    memcpy(column, columns_of(s, &s->now, a), (size_t)s->n_columns * sizeof *column);
+    for (int i = 0; i < s->at.n; i++) {
+        const int k = s->column_of[s->at.operand[i]];
+        if (k != NONE) column[k] = option->set[i];
+    }
+    if (option->mirror && !pay_mirror(s, path, column, s->at.operand[0])) return false;
+    if (s->at.column != NONE) column[s->at.column] = SHEAF__EMPTY_SET;
+    if (s->at.written && !forget_copies(s, column, s->input->entry[s->at.self].owner)) return false;
+    if (s->at.column != NONE) column[s->at.column] = option->out;
+    pay_dead(s, path, column);
+    join(s);
+    return true;
+}
+
+/* Every path, continued by everything that the node can do. */
+static bool pass(struct sheaf__search *s, int node) {
+    if (!sheaf__options_begin(s->options, node)) return false;
+    enter(s, node);
     s->then.n = 0;
     for (int a = 0; a < s->now.n; a++) {
-        const int *column = s->now.column + (size_t)a * (size_t)s->n_columns;
+        const int *column = columns_of(s, &s->now, a);
         int set[SHEAF__MAX_OPERANDS];
-        for (int i = 0; i < n; i++) set[i] = set_at(s, column, initial, operand[i]);
+        for (int i = 0; i < s->at.n; i++) set[i] = set_at(s, column, s->at.operand[i]);
         const struct sheaf__known *k = choices(s, node, set);
         if (!k || !room(&s->then, s->then.n + k->n + 1, s->n_columns)) return false;
         for (int o = 0; o < k->n; o++) {
-            const struct sheaf__option *option = &k->option[o];
-            struct path *path = &s->then.path[s->then.n];
-            int *next = s->then.column + (size_t)s->then.n * (size_t)s->n_columns;
-            *path = s->now.path[a];
-            path->option = option;
-            path->collectives += option->collectives;
-            pay(path, option->cost);
-            memcpy(next, column, (size_t)s->n_columns * sizeof *next);
-            for (int i = 0; i < n; i++) {
-                if (s->column_of[operand[i]] != NONE)
-                    next[s->column_of[operand[i]]] = option->set[i];
-            }
-            if (option->mirror && !pay_mirror(s, path, next, initial, operand[0])) return false;
-            if (mine != NONE) next[mine] = SHEAF__EMPTY_SET;
-            if (written && !forget_copies(s, next, of->entry[self].owner)) return false;
-            if (mine != NONE) next[mine] = option->out;
-            for (int e = s->dead[node]; e != NONE; e = s->next_dead[e]) {
-                const bool read = of->entry[e].node >= 0 &&
-                                  (of->entry[e].tensor->flags & SHEAF_TENSOR_FLAG_OUTPUT);
-                const int last = e == self ? option->out : set_at(s, next, initial, e);
-                if (read || (e == self && !written)) pay_sum(s, path, e, last);
-                if (s->column_of[e] != NONE) next[s->column_of[e]] = SHEAF__EMPTY_SET;
-            }
-            join(s);
+            if (!advance(s, a, &k->option[o])) return false;
         }
     }
-    for (int e = s->dead[node]; e != NONE; e = s->next_dead[e]) {
-        if (s->column_of[e] != NONE) s->column_entry[s->column_of[e]] = NONE;
-    }
+    leave(s);
     return select_paths(s);
 }
 
 /* ---- the whole graph ---- */
 
-/* When each tensor is read last, and a column for each that is still to be read: results, and
- * leaves that are read more than once. A tensor is needed as long as views of it. */
-static bool arrange(struct sheaf__search *s) {
-    const struct sheaf__search_of *of = s->of;
-    const int n_nodes = of->graph->n_nodes, n = of->n_entries;
-    s->column_of = malloc(((size_t)n + 1) * sizeof *s->column_of);
-    s->last_use = malloc(((size_t)n + 1) * sizeof *s->last_use);
-    s->next_dead = malloc(((size_t)n + 1) * sizeof *s->next_dead);
-    s->dead = malloc(((size_t)n_nodes + 1) * sizeof *s->dead);
-    s->column_entry = malloc(((size_t)n + 1) * sizeof *s->column_entry);
-    if (!s->column_of || !s->last_use || !s->next_dead || !s->dead || !s->column_entry)
-        return false;
-    for (int e = 0; e < n; e++) s->column_of[e] = s->last_use[e] = NONE;
+/* When each tensor is read last: a tensor is needed as long as views of it. */
+static void find_last_uses(struct sheaf__search *s) {
+    const struct sheaf__search_input *input = s->input;
+    const int n_nodes = input->graph->n_nodes, n = input->n_entries;
+    for (int e = 0; e < n; e++) s->last_use[e] = NONE;
     for (int i = n_nodes - 1; i >= 0; i--) {
-        const int *operand = of->operand + (size_t)i * SHEAF__MAX_OPERANDS;
-        const struct sheaf_tensor *t = of->graph->nodes[i];
+        const int *operand = input->operand + (size_t)i * SHEAF__MAX_OPERANDS;
+        const struct sheaf_tensor *t = input->graph->nodes[i];
+        const int self = input->self[i];
         s->dead[i] = NONE;
-        if (s->last_use[of->self[i]] == NONE) s->last_use[of->self[i]] = i;
-        for (int k = 0, m = of->entry[of->self[i]].n_operands; k < m; k++) {
-            const int until = sheaf__is_view_form(sheaf__rule_of(t)) ? s->last_use[of->self[i]] : i;
+        if (s->last_use[self] == NONE) s->last_use[self] = i;
+        for (int k = 0, m = input->entry[self].n_operands; k < m; k++) {
+            const int until = sheaf__is_view_form(sheaf__rule_of(t)) ? s->last_use[self] : i;
             if (s->last_use[operand[k]] < until) s->last_use[operand[k]] = until;
         }
     }
@@ -323,12 +360,19 @@ static bool arrange(struct sheaf__search *s) {
         s->next_dead[e] = s->dead[s->last_use[e]];
         s->dead[s->last_use[e]] = e;
     }
+}
+
+/* A column for each tensor that is still to be read behind its node: results, and leaves that are
+ * read more than once. */
+static void give_columns(struct sheaf__search *s) {
+    const struct sheaf__search_input *input = s->input;
     int *unused = s->column_entry, n_unused = 0; /* a stack, until the pass begins */
-    for (int i = 0; i < n_nodes; i++) {
-        const int *operand = of->operand + (size_t)i * SHEAF__MAX_OPERANDS;
-        const int m = of->entry[of->self[i]].n_operands;
+    for (int e = 0; e < input->n_entries; e++) s->column_of[e] = NONE;
+    for (int i = 0; i < input->graph->n_nodes; i++) {
+        const int *operand = input->operand + (size_t)i * SHEAF__MAX_OPERANDS;
+        const int m = input->entry[input->self[i]].n_operands;
         for (int k = 0; k <= m; k++) {
-            const int e = k < m ? operand[k] : of->self[i];
+            const int e = k < m ? operand[k] : input->self[i];
             if (s->column_of[e] == NONE && s->last_use[e] > i)
                 s->column_of[e] = n_unused ? unused[--n_unused] : s->n_columns++;
         }
@@ -336,52 +380,72 @@ static bool arrange(struct sheaf__search *s) {
             if (s->column_of[e] != NONE) unused[n_unused++] = s->column_of[e];
         }
     }
-    for (int k = 0; k < n; k++) s->column_entry[k] = NONE;
+    for (int k = 0; k < input->n_entries; k++) s->column_entry[k] = NONE;
+}
+
+static bool find_initial_sets(struct sheaf__search *s) {
+    const struct sheaf__search_input *input = s->input;
+    const struct sheaf__set empty = {.n = 0};
+    if (sheaf__set_number(&s->sets, &empty) != SHEAF__EMPTY_SET) return false;
+    for (int e = 0; e < input->n_entries; e++) {
+        s->initial[e] = input->entry[e].node < 0 && input->entry[e].uses > 0
+                            ? sheaf__set_of_one(&s->sets, input->entry[e].st, true)
+                            : SHEAF__EMPTY_SET;
+        if (s->initial[e] == SHEAF__NO_SET) return false;
+    }
     return true;
 }
 
-static bool search(struct sheaf__search *s) {
-    const struct sheaf__search_of *of = s->of;
-    const int n_nodes = of->graph->n_nodes;
-    const struct sheaf__set empty = {.n = 0};
-    bool good = false;
-    int *initial = malloc(((size_t)of->n_entries + 1) * sizeof *initial);
-    s->options = sheaf__options_new(of, &s->sets);
-    s->row = calloc((size_t)n_nodes + 1, sizeof(const struct sheaf__row *));
-    if (!initial || !s->options || !s->row || !arrange(s) ||
-        sheaf__set_number(&s->sets, &empty) != SHEAF__EMPTY_SET || !room(&s->now, 1, s->n_columns))
-        goto out;
-    for (int e = 0; e < of->n_entries; e++) {
-        initial[e] = of->entry[e].node < 0 && of->entry[e].uses > 0
-                         ? sheaf__set_of_one(&s->sets, of->entry[e].st, true)
-                         : SHEAF__EMPTY_SET;
-        if (initial[e] == SHEAF__NO_SET) goto out;
-    }
+/* Everything that the pass needs, and the one path before the first node. */
+static bool prepare(struct sheaf__search *s) {
+    const size_t n = (size_t)s->input->n_entries + 1, nodes = (size_t)s->input->graph->n_nodes + 1;
+    s->options = sheaf__options_new(s->input, &s->sets);
+    s->initial = malloc(n * sizeof *s->initial);
+    s->column_of = malloc(n * sizeof *s->column_of);
+    s->last_use = malloc(n * sizeof *s->last_use);
+    s->next_dead = malloc(n * sizeof *s->next_dead);
+    s->column_entry = malloc(n * sizeof *s->column_entry);
+    s->dead = malloc(nodes * sizeof *s->dead);
+    s->row = calloc(nodes, sizeof(const struct sheaf__row *));
+    if (!s->options || !s->initial || !s->column_of || !s->last_use || !s->next_dead ||
+        !s->column_entry || !s->dead || !s->row)
+        return false;
+    find_last_uses(s);
+    give_columns(s);
+    if (!find_initial_sets(s) || !room(&s->now, 1, s->n_columns)) return false;
     s->now.n = 1;
     s->now.path[0] = (struct path){.record = NONE};
     for (int k = 0; k < s->n_columns; k++) s->now.column[k] = SHEAF__EMPTY_SET;
-    for (int i = 0; i < n_nodes; i++) {
-        if (of->graph->nodes[i]->op == SHEAF_OP_NONE) continue;
-        if (!pass(s, i, initial)) goto out;
-    }
+    return true;
+}
+
+/* The rows that the cheapest path took, from its last record back. */
+static void take_rows(struct sheaf__search *s) {
     int at = s->now.n ? s->now.path[0].record : NONE;
-    for (int i = n_nodes - 1; i >= 0 && at != NONE; i--) {
-        if (of->graph->nodes[i]->op == SHEAF_OP_NONE) continue;
+    for (int i = s->input->graph->n_nodes - 1; i >= 0 && at != NONE; i--) {
+        if (s->input->graph->nodes[i]->op == SHEAF_OP_NONE) continue;
         if (!s->record[at].option->none) s->row[i] = &s->record[at].option->row;
         at = s->record[at].before;
     }
-    good = true;
-out:
-    free(initial);
-    return good;
 }
 
-enum sheaf_status sheaf__search_new(const struct sheaf__search_of *of, struct sheaf__search **out) {
+static bool search(struct sheaf__search *s) {
+    if (!prepare(s)) return false;
+    for (int i = 0; i < s->input->graph->n_nodes; i++) {
+        if (s->input->graph->nodes[i]->op == SHEAF_OP_NONE) continue;
+        if (!pass(s, i)) return false;
+    }
+    take_rows(s);
+    return true;
+}
+
+enum sheaf_status sheaf__search_new(const struct sheaf__search_input *input,
+                                    struct sheaf__search **out) {
     *out = NULL;
     struct sheaf__search *s = calloc(1, sizeof *s);
     if (!s) return sheaf__plan_no_memory();
-    s->of = of;
-    s->n_members = of->pool->n_members;
+    s->input = input;
+    s->n_members = input->pool->n_members;
     if (!search(s)) {
         sheaf__search_free(s);
         return sheaf__plan_no_memory();
@@ -394,6 +458,7 @@ void sheaf__search_free(struct sheaf__search *s) {
     if (!s) return;
     sheaf__options_free(s->options);
     sheaf__sets_free(&s->sets);
+    free(s->initial);
     free(s->column_of);
     free(s->last_use);
     free(s->next_dead);

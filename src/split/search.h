@@ -33,7 +33,8 @@ struct sheaf__entry {
 };
 
 struct sheaf__watch;
-struct sheaf__search_of {
+/* A graph, its tensors numbered as entries. */
+struct sheaf__search_input {
     const struct sheaf_cgraph *graph;
     struct sheaf__pool *pool;
     const struct sheaf__entry *entry;
@@ -74,7 +75,8 @@ struct sheaf__watch {
 enum sheaf_status sheaf__plan_no_memory(void);
 
 struct sheaf__search;
-enum sheaf_status sheaf__search_new(const struct sheaf__search_of *of, struct sheaf__search **out);
+enum sheaf_status sheaf__search_new(const struct sheaf__search_input *input,
+                                    struct sheaf__search **out);
 void sheaf__search_free(struct sheaf__search *s);
 /* NULL: none (leaves; writes for which there is no row; what such a write left out of date): then
  * decide.c chooses for the node alone. */
@@ -86,6 +88,7 @@ bool sheaf__search_total(const struct sheaf__search *s, int64_t *cost, int *coll
 
 /* What becomes of a masked result if the graph writes to the mask, or over the addends: they are
  * not what they were. */
-struct sheaf__st sheaf__lasting(const struct sheaf__search_of *of, int node, struct sheaf__st st);
+struct sheaf__st sheaf__lasting(const struct sheaf__search_input *input, int node,
+                                struct sheaf__st st);
 
 #endif
