@@ -17,19 +17,17 @@ struct sheaf__split_value {
 };
 
 struct sheaf__split_step {
-    /* A SLICE or KEEP_ONE whose `out` is a value that exists already (an op wrote into a MIRRORED
-     * copy of a target that no row can write where it lies) goes into that value's memory. */
     enum sheaf_split_step_kind kind;
     enum sheaf_comm_kind collective; /* of a COLLECTIVE */
     int node; /* index into the graph's nodes for STEP_NODE, else the node whose need caused it */
     int in[SHEAF_MAX_SRC]; /* values read, parallel to tensor->src (-1: none); conversions use in[0]
                             */
-    int out;               /* value made */
+    /* Value made. A SLICE or KEEP_ONE whose `out` is a value that exists already (an op wrote into a
+     * MIRRORED copy of a target that no row can write where it lies) goes into that value's memory. */
+    int out;
     bool add_once; /* STEP_NODE, ADD of a partial and a mirrored operand: only member 0 adds operand
                       `once` */
     int once;
-    /* An indexed dimension is cut (masked rows or experts, head slopes): each member's node gets
-     * op_params [BASE] and [EXTENT] from sheaf__split_local_node. */
     int64_t bytes; /* conversions: payload bytes of the whole tensor */
 };
 
@@ -74,7 +72,8 @@ void sheaf__split_plan_free(struct sheaf__split_plan *plan);
 uint64_t sheaf__split_plan_fingerprint(const struct sheaf__split_plan *plan,
                                        const struct sheaf_cgraph *graph);
 
-/* Geometry of one member's node. Given the step, fills `local`: ne, nb, op, op_params and, for
+/* Geometry of one member's node. Given the step, fills `local`: ne, nb, op, op_params (with [BASE]
+ * and [EXTENT] where an indexed dimension is cut: masked rows or experts, head slopes) and, for
  * views, view_offs (bytes from the start of local_src[0]'s owner). local_src[i] are the member's
  * slices of the operands with ne, nb and view_offs set; type, name, src, view_src are the caller's.
  * For non-view ops nb is contiguous. */
