@@ -151,6 +151,28 @@ static enum sheaf_status find_totals(struct planner *p, struct account *a) {
     return st;
 }
 
+static void put_node(struct sheaf__text *t, const struct account *a) {
+    const struct sheaf__rule *rule = sheaf__rule_of(a->node);
+    struct sheaf__expr e;
+    char expr[SHEAF__MAX_EXPR] = "";
+    if (rule->form == SHEAF__FORM_EXPR) sheaf__expr_of(a->node, rule, &e, expr);
+    sheaf__put(t, "node %d ", a->watch.node);
+    sheaf__put_tensor(t, a->node);
+    sheaf__put(t, "%s   ", sheaf_op_desc(a->node));
+    sheaf__put_rule(t, rule, expr);
+    sheaf__put(t, "\n");
+    for (int i = 0; i < sheaf__n_operands(a->node); i++) {
+        if (!a->node->src[i]) continue;
+        sheaf__put(t, "  src%d ", i);
+        sheaf__put_tensor(t, a->node->src[i]);
+        for (int k = 0; k < a->watch.operand[i].n; k++) {
+            sheaf__put(t, "%s", k ? " or " : "");
+            sheaf__put_state(t, a->watch.operand[i].st[k], a->n_members);
+        }
+        sheaf__put(t, "\n");
+    }
+}
+
 enum sheaf_status sheaf__split_considered(const struct sheaf_cgraph *graph, int n_members,
                                           sheaf__leaf_state_fn leaf_state, void *user,
                                           bool whole_sums, int node, char *buf, size_t n) {
@@ -171,25 +193,7 @@ enum sheaf_status sheaf__split_considered(const struct sheaf_cgraph *graph, int 
     st = sheaf__plan_prepare(&p);
     if (!st) st = find_totals(&p, &a);
     if (!st) {
-        const struct sheaf__rule *rule = sheaf__rule_of(a.node);
-        struct sheaf__expr e;
-        char expr[SHEAF__MAX_EXPR] = "";
-        if (rule->form == SHEAF__FORM_EXPR) sheaf__expr_of(a.node, rule, &e, expr);
-        sheaf__put(&t, "node %d ", node);
-        sheaf__put_tensor(&t, a.node);
-        sheaf__put(&t, "%s   ", sheaf_op_desc(a.node));
-        sheaf__put_rule(&t, rule, expr);
-        sheaf__put(&t, "\n");
-        for (int i = 0; i < sheaf__n_operands(a.node); i++) {
-            if (!a.node->src[i]) continue;
-            sheaf__put(&t, "  src%d ", i);
-            sheaf__put_tensor(&t, a.node->src[i]);
-            for (int k = 0; k < a.watch.operand[i].n; k++) {
-                sheaf__put(&t, "%s", k ? " or " : "");
-                sheaf__put_state(&t, a.watch.operand[i].st[k], n_members);
-            }
-            sheaf__put(&t, "\n");
-        }
+        put_node(&t, &a);
         sheaf__put(&t,
                    "  bytes that a member receives, and collectives, for this node alone and in "
                    "the whole graph; the largest share of the work\n");

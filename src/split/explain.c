@@ -101,72 +101,154 @@ void sheaf__put_rule(struct sheaf__text *t, const struct sheaf__rule *rule, cons
     }
 }
 
-struct operands {
-    int n, value[SHEAF__MAX_OPERANDS];
+/* A node whose operands were gathered. */
+struct gathered {
+    const struct sheaf__plan_impl *impl;
+    const struct sheaf_tensor *node;
+    const struct sheaf__rule *rule;
+    bool has_expr;
+    struct sheaf__expr e;
+    char expr[SHEAF__MAX_EXPR];
+    int n;                          /* operands */
+    int value[SHEAF__MAX_OPERANDS]; /* before conversions */
     struct sheaf__st st[SHEAF__MAX_OPERANDS];
+    int which; /* the first cut operand that is gathered; -1 */
 };
 
-/* The reason in one line: for operand i, which was gathered. */
-static void put_reason(struct sheaf__text *t, const struct sheaf__plan_impl *impl,
-                       const struct sheaf_tensor *node, const struct sheaf__expr *e,
-                       const struct operands *o, int i) {
-    const struct sheaf__st st = o->st[i];
-    if (!e) {
+/* ---- the reason in one line ---- */
+
+static bool is_cut(const struct gathered *g, int operand) {
+    return g->st[operand].kind == SHEAF__S;
+}
+
+static void put_crossed(struct sheaf__text *t, const struct gathered *g) {
+    sheaf__put(t, "  the cut of src%d is not a cut of '%s': its pieces lie across the dimensions",
+               g->which, sheaf__name_of(g->node));
+    if (g->impl->pool.any_refused)
+        sheaf__put(t, ", or there are more than %d of them", (int)SHEAF__MAX_INTERVALS);
+    sheaf__put(t, "\n");
+}
+
+/* Operand q has another cut of factor f: the first member whose shares differ. */
+static void put_mismatch(struct sheaf__text *t, const struct gathered *g, int f, int q) {
+    const struct sheaf__cut *mine = g->st[g->which].cut, *other = g->st[q].cut;
+    for (int j = 0; j < g->impl->plan.n_members; j++) {
+        const int64_t a = sheaf__cut_count(mine, j), b = sheaf__cut_count(other, j);
+        if (a * other->extent == b * mine->extent) continue;
         sheaf__put(t,
-                   "  the cut of src%d is not a cut of '%s': its pieces lie across the dimensions",
-                   i, sheaf__name_of(node));
-        if (impl->pool.any_refused)
-            sheaf__put(t, ", or there are more than %d of them", (int)SHEAF__MAX_INTERVALS);
-        sheaf__put(t, "\n");
+                   "  row %c wants matching cuts; member %d has %" PRId64 " of %" PRId64
+                   " in src%d and %" PRId64 " of %" PRId64 " in src%d\n",
+                   g->e.letter[f], j, a, mine->extent, g->which, b, other->extent, q);
         return;
     }
-    const struct sheaf__dim *d = &e->dim[i][st.axis];
+    sheaf__put(t, "  row %c wants matching cuts; those of src%d and src%d have other pieces\n",
+               g->e.letter[f], g->which, q);
+}
+
+/* False: the factor is not why. */
+static bool put_factor_reason(struct sheaf__text *t, const struct gathered *g, int f) {
+    const struct sheaf__expr *e = &g->e;
+    if (e->kind[f] == SHEAF__WHOLE) {
+        sheaf__put(t, "  src%d is cut along %c, which the op needs whole\n", g->which,
+                   e->letter[f]);
+        return true;
+    }
+    if (e->kind[f] == SHEAF__SUM && g->impl->whole_sums) {
+        sheaf__put(t, "  src%d is cut along %c, and sums are whole (SHEAF_SPLIT_SUMS)\n", g->which,
+                   e->letter[f]);
+        return true;
+    }
+    if (e->kind[f] == SHEAF__SUM && !g->st[g->which].cut->partition) {
+        sheaf__put(t, "  row %c is a sum, so its slices must not overlap\n", e->letter[f]);
+        return true;
+    }
+    for (int q = 0; q < g->n; q++) {
+        if (q == g->which || !is_cut(g, q) || sheaf__expr_axis(e, q, f) != g->st[q].axis) continue;
+        put_mismatch(t, g, f, q);
+        return true;
+    }
+    return false;
+}
+
+static void put_reason(struct sheaf__text *t, const struct gathered *g) {
+    if (!g->has_expr) {
+        put_crossed(t, g);
+        return;
+    }
+    const int axis = g->st[g->which].axis;
+    const struct sheaf__dim *d = &g->e.dim[g->which][axis];
     for (int k = 0; k < d->n; k++) {
         for (int l = 0; l < d->term[k].n; l++) {
             const int f = d->term[k].factor[l];
-            if (e->size[f] == 1 && d->term[k].n > 1) continue;
-            if (e->kind[f] == SHEAF__WHOLE) {
-                sheaf__put(t, "  src%d is cut along %c, which the op needs whole\n", i,
-                           e->letter[f]);
-                return;
-            }
-            if (e->kind[f] == SHEAF__SUM && impl->whole_sums) {
-                sheaf__put(t, "  src%d is cut along %c, and sums are whole (SHEAF_SPLIT_SUMS)\n", i,
-                           e->letter[f]);
-                return;
-            }
-            if (e->kind[f] == SHEAF__SUM && !st.cut->partition) {
-                sheaf__put(t, "  row %c is a sum, so its slices must not overlap\n", e->letter[f]);
-                return;
-            }
-            for (int q = 0; q < o->n; q++) {
-                if (q == i || o->st[q].kind != SHEAF__S ||
-                    sheaf__expr_axis(e, q, f) != o->st[q].axis)
-                    continue;
-                for (int j = 0; j < impl->plan.n_members; j++) {
-                    const int64_t a = sheaf__cut_count(st.cut, j);
-                    const int64_t b = sheaf__cut_count(o->st[q].cut, j);
-                    if (a * o->st[q].cut->extent == b * st.cut->extent) continue;
-                    sheaf__put(t,
-                               "  row %c wants matching cuts; member %d has %" PRId64 " of %" PRId64
-                               " in src%d and %" PRId64 " of %" PRId64 " in src%d\n",
-                               e->letter[f], j, a, st.cut->extent, i, b, o->st[q].cut->extent, q);
-                    return;
-                }
-                sheaf__put(
-                    t, "  row %c wants matching cuts; those of src%d and src%d have other pieces\n",
-                    e->letter[f], i, q);
-                return;
-            }
+            if (g->e.size[f] == 1 && d->term[k].n > 1) continue;
+            if (put_factor_reason(t, g, f)) return;
         }
     }
-    for (int q = 0; q < o->n; q++) {
-        if (q == i || o->st[q].kind != SHEAF__S) continue;
+    for (int q = 0; q < g->n; q++) {
+        if (q == g->which || !is_cut(g, q)) continue;
         sheaf__put(t, "  src%d is cut along dimension %d and src%d along %d; no row takes both\n",
-                   i, st.axis, q, o->st[q].axis);
+                   g->which, axis, q, g->st[q].axis);
         return;
     }
-    sheaf__put(t, "  no row takes this cut of src%d\n", i);
+    sheaf__put(t, "  no row takes this cut of src%d\n", g->which);
+}
+
+/* ---- the whole text ---- */
+
+/* The step that computes the node, and the gather made for it that a leaf's cut has caused. */
+static bool find_steps(const struct sheaf__plan_impl *impl, int node,
+                       const struct sheaf__split_step **run,
+                       const struct sheaf__split_step **gather) {
+    *run = *gather = NULL;
+    for (int s = 0; s < impl->plan.n_steps; s++) {
+        const struct sheaf__split_step *st = &impl->plan.steps[s];
+        if (st->node != node) continue;
+        if (st->kind == SHEAF_SPLIT_STEP_NODE) *run = st;
+        if (sheaf__step_is(st, SHEAF_COMM_ALL_GATHER) && !*gather && !is_scattered(impl, st->in[0]))
+            *gather = st;
+    }
+    return *run && *gather;
+}
+
+/* A line for each operand: its state, and where that comes from. */
+static void put_operands(struct sheaf__text *t, struct gathered *g,
+                         const struct sheaf__split_step *run) {
+    const struct sheaf__split_plan *plan = &g->impl->plan;
+    g->n = sheaf__n_operands(g->node);
+    g->which = -1;
+    for (int i = 0; i < g->n; i++) {
+        const struct sheaf_tensor *s = g->node->src[i];
+        g->st[i] = sheaf__st_m();
+        if (!s) continue;
+        g->value[i] = before_conversions(plan, run->in[i]);
+        g->st[i] = g->impl->st[g->value[i]];
+        sheaf__put(t, "  src%d ", i);
+        sheaf__put_tensor(t, s);
+        sheaf__put_state(t, g->st[i], plan->n_members);
+        if (is_cut(g, i)) {
+            const struct sheaf_tensor *source = source_of(g->impl, g->value[i]);
+            if (source == s) {
+                sheaf__put(t, "   as given");
+            } else {
+                sheaf__put(t, "   from %s", sheaf__name_of(source));
+            }
+            if (g->which < 0 && run->in[i] != g->value[i]) g->which = i;
+        }
+        sheaf__put(t, "\n");
+    }
+}
+
+static void put_suggestion(struct sheaf__text *t, const struct gathered *g) {
+    const struct sheaf_tensor *mine = source_of(g->impl, g->value[g->which]);
+    for (int q = 0; q < g->n; q++) {
+        if (q == g->which || !is_cut(g, q)) continue;
+        const struct sheaf_tensor *other = source_of(g->impl, g->value[q]);
+        if (other == mine) continue;
+        sheaf__put(t, "  try: give '%s' the cut of '%s', or mirror one of them\n",
+                   sheaf__name_of(mine), sheaf__name_of(other));
+        return;
+    }
+    sheaf__put(t, "  try: cut '%s' along another dimension, or mirror it\n", sheaf__name_of(mine));
 }
 
 bool sheaf__split_explain(const struct sheaf__split_plan *plan, const struct sheaf_cgraph *graph,
@@ -174,62 +256,21 @@ bool sheaf__split_explain(const struct sheaf__split_plan *plan, const struct she
     const struct sheaf__plan_impl *impl = sheaf__plan_impl(plan);
     struct sheaf__text t = {buf, n, 0};
     if (n) *buf = 0;
-    const struct sheaf__split_step *run = NULL, *gather = NULL;
-    for (int s = 0; s < plan->n_steps; s++) {
-        const struct sheaf__split_step *st = &plan->steps[s];
-        if (st->node != node) continue;
-        if (st->kind == SHEAF_SPLIT_STEP_NODE) run = st;
-        if (sheaf__step_is(st, SHEAF_COMM_ALL_GATHER) && !gather && !is_scattered(impl, st->in[0]))
-            gather = st;
-    }
-    if (!run || !gather) return false;
-
+    const struct sheaf__split_step *run, *gather;
+    if (!find_steps(impl, node, &run, &gather)) return false;
     const struct sheaf_tensor *x = graph->nodes[node];
-    const struct sheaf__rule *rule = sheaf__rule_of(x);
-    struct sheaf__expr e;
-    char expr[SHEAF__MAX_EXPR] = "";
-    const bool known = rule->form == SHEAF__FORM_EXPR && sheaf__expr_of(x, rule, &e, expr);
+    struct gathered g = {.impl = impl, .node = x, .rule = sheaf__rule_of(x)};
+    g.has_expr = g.rule->form == SHEAF__FORM_EXPR && sheaf__expr_of(x, g.rule, &g.e, g.expr);
     sheaf__put(&t, "split: no rule fits node %d '%s' %s   ", node, sheaf__name_of(x),
                sheaf_op_desc(x));
-    sheaf__put_rule(&t, rule, expr);
+    sheaf__put_rule(&t, g.rule, g.expr);
     sheaf__put(&t, "\n");
-    struct operands o = {.n = sheaf__n_operands(x)};
-    int gathered = -1;
-    for (int i = 0; i < o.n; i++) {
-        const struct sheaf_tensor *s = x->src[i];
-        o.st[i] = sheaf__st_m();
-        if (!s) continue;
-        o.value[i] = before_conversions(plan, run->in[i]);
-        o.st[i] = impl->st[o.value[i]];
-        sheaf__put(&t, "  src%d ", i);
-        sheaf__put_tensor(&t, s);
-        sheaf__put_state(&t, o.st[i], plan->n_members);
-        if (o.st[i].kind == SHEAF__S) {
-            const struct sheaf_tensor *source = source_of(impl, o.value[i]);
-            if (source == s) {
-                sheaf__put(&t, "   as given");
-            } else {
-                sheaf__put(&t, "   from %s", sheaf__name_of(source));
-            }
-            if (gathered < 0 && run->in[i] != o.value[i]) gathered = i;
-        }
-        sheaf__put(&t, "\n");
-    }
-    if (gathered >= 0) put_reason(&t, impl, x, known ? &e : NULL, &o, gathered);
+    put_operands(&t, &g, run);
+    if (g.which >= 0) put_reason(&t, &g);
     sheaf__put(&t, "  done: '%s' is gathered, ",
                sheaf__name_of(plan->values[gather->in[0]].tensor));
     sheaf__put_bytes(&t, gather->bytes);
     sheaf__put(&t, " a compute\n");
-    if (gathered < 0 || impl->whole_sums) return true; /* whole sums want gathers */
-    const struct sheaf_tensor *mine = source_of(impl, o.value[gathered]);
-    for (int q = 0; q < o.n; q++) {
-        if (q == gathered || o.st[q].kind != SHEAF__S) continue;
-        const struct sheaf_tensor *other = source_of(impl, o.value[q]);
-        if (other == mine) continue;
-        sheaf__put(&t, "  try: give '%s' the cut of '%s', or mirror one of them\n",
-                   sheaf__name_of(mine), sheaf__name_of(other));
-        return true;
-    }
-    sheaf__put(&t, "  try: cut '%s' along another dimension, or mirror it\n", sheaf__name_of(mine));
+    if (g.which >= 0 && !impl->whole_sums) put_suggestion(&t, &g); /* whole sums want gathers */
     return true;
 }
