@@ -122,35 +122,39 @@ static bool note(void *user, const struct sheaf__row *row) {
     return w->n_options < MAX_ROWS && !w->failed;
 }
 
-/* All that the node can do; the options left out are marked. */
-static void find_options(struct sheaf__options *w) {
-    struct sheaf__have have[SHEAF__MAX_OPERANDS];
-    struct sheaf__st st[SHEAF__MAX_OPERANDS][SHEAF__SET_STATES];
-    bool unknown = false;
+/* The states that rows may use. False: an operand has none. */
+static bool find_states(const struct sheaf__options *w,
+                        struct sheaf__st st[SHEAF__MAX_OPERANDS][SHEAF__SET_STATES],
+                        struct sheaf__have have[SHEAF__MAX_OPERANDS]) {
+    bool known = true;
     for (int i = 0; i < w->n; i++) {
         int n = 0;
         for (int k = 0; k < w->set[i].n; k++) {
             if (sheaf__is_view_form(w->rule) && w->set[i].packed >> k & 1) continue;
             st[i][n++] = w->set[i].st[k];
         }
-        unknown = unknown || n == 0;
+        known = known && n > 0;
         have[i] = (struct sheaf__have){n, st[i]};
     }
-    if (!unknown) sheaf__rows_visit(w->input->pool, w->node, have, note, w);
-    if (w->n_options == 0) { /* written through a mirrored copy, or out of date */
-        struct sheaf__option *o = &w->option[w->n_options++];
-        *o = (struct sheaf__option){.none = true};
-        const struct sheaf__need m = {.st = sheaf__st_m()};
-        for (int i = 0; i < w->n; i++) {
-            struct sheaf__set after = w->set[i];
-            if (!unknown) acquire(w, i, &after, &m, o);
-            o->set[i] = sheaf__set_number(w->sets, &after);
-            w->failed = w->failed || o->set[i] == SHEAF__NO_SET;
-        }
-        o->out = sheaf__set_of_one(w->sets, sheaf__st_m(), false);
-        w->failed = w->failed || o->out == SHEAF__NO_SET;
-        return;
+    return known;
+}
+
+/* No row: the node writes through mirrored copies, or its operands are out of date. */
+static void note_none(struct sheaf__options *w, bool known) {
+    struct sheaf__option *o = &w->option[w->n_options++];
+    *o = (struct sheaf__option){.none = true};
+    const struct sheaf__need m = {.st = sheaf__st_m()};
+    for (int i = 0; i < w->n; i++) {
+        struct sheaf__set after = w->set[i];
+        if (known) acquire(w, i, &after, &m, o);
+        o->set[i] = sheaf__set_number(w->sets, &after);
+        w->failed = w->failed || o->set[i] == SHEAF__NO_SET;
     }
+    o->out = sheaf__set_of_one(w->sets, sheaf__st_m(), false);
+    w->failed = w->failed || o->out == SHEAF__NO_SET;
+}
+
+static void leave_out_gathers(struct sheaf__options *w) {
     bool weights_stay = false; /* in one row at least */
     for (int a = 0; a < w->n_options; a++) weights_stay = weights_stay || !w->takes_weight[a];
     for (int a = 0; a < w->n_options; a++) {
@@ -159,17 +163,37 @@ static void find_options(struct sheaf__options *w) {
         else if (w->input->whole_sums && weights_stay && w->takes_weight[a])
             w->option[a].left_out = SHEAF__GATHERS_WEIGHT;
     }
+}
+
+/* Does y leave the same sets behind as x, and cost no more? Of equals the first stays. */
+static bool dominates(const struct sheaf__options *w, int y_at, int x_at) {
+    const struct sheaf__option *x = &w->option[x_at], *y = &w->option[y_at];
+    if (y_at == x_at || (y->left_out && y->left_out != SHEAF__DOMINATED) || x->out != y->out ||
+        x->mirror || y->mirror || memcmp(x->set, y->set, (size_t)w->n * sizeof *x->set) != 0)
+        return false;
+    return y->cost < x->cost || (y->cost == x->cost && y_at < x_at);
+}
+
+static void leave_out_dominated(struct sheaf__options *w) {
     for (int a = 0; a < w->n_options; a++) {
         struct sheaf__option *x = &w->option[a];
-        for (int b = 0; b < w->n_options && !x->left_out; b++) {
-            const struct sheaf__option *y = &w->option[b];
-            if (a == b || (y->left_out && y->left_out != SHEAF__DOMINATED) || x->out != y->out ||
-                x->mirror || y->mirror ||
-                memcmp(x->set, y->set, (size_t)w->n * sizeof *x->set) != 0)
-                continue;
-            if (y->cost < x->cost || (y->cost == x->cost && b < a)) x->left_out = SHEAF__DOMINATED;
-        }
+        for (int b = 0; b < w->n_options && !x->left_out; b++)
+            if (dominates(w, b, a)) x->left_out = SHEAF__DOMINATED;
     }
+}
+
+/* All that the node can do; the options left out are marked. */
+static void find_options(struct sheaf__options *w) {
+    struct sheaf__have have[SHEAF__MAX_OPERANDS];
+    struct sheaf__st st[SHEAF__MAX_OPERANDS][SHEAF__SET_STATES];
+    const bool known = find_states(w, st, have);
+    if (known) sheaf__rows_visit(w->input->pool, w->node, have, note, w);
+    if (w->n_options == 0) {
+        note_none(w, known);
+        return;
+    }
+    leave_out_gathers(w);
+    leave_out_dominated(w);
 }
 
 /* ---- shapes of nodes ---- */
