@@ -59,6 +59,31 @@ static int named(const struct sheaf__rule *rule, struct sheaf__expr *e, const ch
     return e->number[f] < 0 ? -1 : f;
 }
 
+/* Factors joined by points: "g.r", "1". *p is moved behind them. */
+static bool parse_term(const struct sheaf__rule *rule, struct sheaf__expr *e, struct sheaf__term *t,
+                       const char **p) {
+    for (;; ++*p) {
+        if (**p == '1' && !is_digit((*p)[1])) {
+            ++*p;
+        } else {
+            if ((!is_letter(**p) && !is_digit(**p)) || t->n == SHEAF__MAX_PRODUCT) return false;
+            const int f = is_digit(**p) ? number(e, p) : named(rule, e, p);
+            if (f < 0) return false;
+            t->factor[t->n++] = (int8_t)f;
+        }
+        if (**p != '.') return true;
+    }
+}
+
+/* Terms joined by +. */
+static bool parse_dim(const struct sheaf__rule *rule, struct sheaf__expr *e, struct sheaf__dim *d,
+                      const char **p) {
+    for (;; ++*p) {
+        if (d->n == SHEAF__MAX_TERMS || !parse_term(rule, e, &d->term[d->n++], p)) return false;
+        if (**p != '+') return !**p || **p == ' ' || **p == ',';
+    }
+}
+
 bool sheaf__expr_parse(const struct sheaf__rule *rule, const char *text, struct sheaf__expr *e) {
     memset(e, 0, sizeof *e);
     int operand = 0, axis = 0;
@@ -75,29 +100,8 @@ bool sheaf__expr_parse(const struct sheaf__rule *rule, const char *text, struct 
             }
             axis = 0;
             p += *p == '-' ? 2 : 1;
-        } else {
-            if (axis == SHEAF_MAX_DIMS) return false;
-            struct sheaf__dim *d = &e->dim[operand][axis++];
-            for (;;) { /* terms */
-                if (d->n == SHEAF__MAX_TERMS) return false;
-                struct sheaf__term *t = &d->term[d->n++];
-                for (;;) { /* factors */
-                    if (*p == '1' && !is_digit(p[1])) {
-                        p++;
-                    } else {
-                        if ((!is_letter(*p) && !is_digit(*p)) || t->n == SHEAF__MAX_PRODUCT)
-                            return false;
-                        const int f = is_digit(*p) ? number(e, &p) : named(rule, e, &p);
-                        if (f < 0) return false;
-                        t->factor[t->n++] = (int8_t)f;
-                    }
-                    if (*p != '.') break;
-                    p++;
-                }
-                if (*p != '+') break;
-                p++;
-            }
-            if (*p && *p != ' ' && *p != ',') return false;
+        } else if (axis == SHEAF_MAX_DIMS || !parse_dim(rule, e, &e->dim[operand][axis++], &p)) {
+            return false;
         }
     }
     for (int i = 0; i <= e->n_operands; i++) {

@@ -258,41 +258,51 @@ static enum sheaf_status plan_node(struct planner *p, int node) {
 
 /* ---- the whole graph ---- */
 
+/* Room for nearly all tensors, values and steps at once: growing moves what is there. */
+static bool make_room(struct planner *p) {
+    const struct sheaf_cgraph *g = p->graph;
+    const size_t nodes = (size_t)g->n_nodes + 1;
+    const size_t values = (size_t)(g->n_nodes + g->n_leafs) + (size_t)g->n_nodes / 8;
+    p->n_slots = 64;
+    while (p->n_slots <= 2 * (size_t)(g->n_nodes + g->n_leafs)) p->n_slots *= 2;
+    p->slot = calloc(p->n_slots, sizeof *p->slot);
+    p->node_value = malloc(nodes * sizeof *p->node_value);
+    p->self = malloc(nodes * sizeof *p->self);
+    p->operand = calloc(nodes, SHEAF__MAX_OPERANDS * sizeof *p->operand);
+    return p->slot && p->node_value && p->self && p->operand &&
+           sheaf__grow(&p->entry, &p->cap_entries, values, sizeof *p->entry) &&
+           sheaf__grow(&p->value, &p->cap_values, values, sizeof *p->value) &&
+           sheaf__grow(&p->step, &p->cap_steps, values, sizeof *p->step);
+}
+
+/* The entries of a node and of its operands. */
+static bool number_node(struct planner *p, int node) {
+    struct sheaf_tensor *t = p->graph->nodes[node];
+    const int e = p->self[node] = sheaf__plan_entry(p, t);
+    if (e == NONE) return false;
+    if (t->op != SHEAF_OP_NONE) p->entry[e].node = node;
+    p->node_value[node] = NONE;
+    const int n = sheaf__n_operands(t), written = sheaf__op_written(t);
+    p->entry[e].n_operands = (int8_t)n;
+    p->entry[e].writes = (int8_t)written;
+    for (int k = 0; k < n; k++) {
+        const int used = sheaf__plan_entry(p, t->src[k] ? t->src[k] : &p->lacking);
+        if (used == NONE) return false;
+        p->operand[node * SHEAF__MAX_OPERANDS + k] = used;
+        p->entry[used].uses++;
+        if (written == k + 1) p->entry[p->entry[used].owner].written = true;
+    }
+    return true;
+}
+
 enum sheaf_status sheaf__plan_prepare(struct planner *p) {
     const struct sheaf_cgraph *g = p->graph;
     p->first_step = p->last_step = NONE;
     p->lacking = (struct sheaf_tensor){.ne = {1, 1, 1, 1}};
     sheaf__set_dense_strides(&p->lacking);
-    p->n_slots = 64;
-    while (p->n_slots <= 2 * (size_t)(g->n_nodes + g->n_leafs)) p->n_slots *= 2;
-    p->slot = calloc(p->n_slots, sizeof *p->slot);
-    p->node_value = malloc(((size_t)g->n_nodes + 1) * sizeof *p->node_value);
-    p->self = malloc(((size_t)g->n_nodes + 1) * sizeof *p->self);
-    p->operand = calloc((size_t)g->n_nodes + 1, SHEAF__MAX_OPERANDS * sizeof *p->operand);
-    /* room for nearly all of them at once: growing moves what is there */
-    const size_t values = (size_t)(g->n_nodes + g->n_leafs) + (size_t)g->n_nodes / 8;
-    if (!p->slot || !p->node_value || !p->self || !p->operand ||
-        !sheaf__grow(&p->entry, &p->cap_entries, values, sizeof *p->entry) ||
-        !sheaf__grow(&p->value, &p->cap_values, values, sizeof *p->value) ||
-        !sheaf__grow(&p->step, &p->cap_steps, values, sizeof *p->step))
-        return sheaf__plan_no_memory();
-    for (int i = 0; i < g->n_nodes; i++) {
-        struct sheaf_tensor *t = g->nodes[i];
-        const int e = p->self[i] = sheaf__plan_entry(p, t);
-        if (e == NONE) return sheaf__plan_no_memory();
-        if (t->op != SHEAF_OP_NONE) p->entry[e].node = i;
-        p->node_value[i] = NONE;
-        const int n = sheaf__n_operands(t), written = sheaf__op_written(t);
-        p->entry[e].n_operands = (int8_t)n;
-        p->entry[e].writes = (int8_t)written;
-        for (int k = 0; k < n; k++) {
-            const int used = sheaf__plan_entry(p, t->src[k] ? t->src[k] : &p->lacking);
-            if (used == NONE) return sheaf__plan_no_memory();
-            p->operand[i * SHEAF__MAX_OPERANDS + k] = used;
-            p->entry[used].uses++;
-            if (written == k + 1) p->entry[p->entry[used].owner].written = true;
-        }
-    }
+    if (!make_room(p)) return sheaf__plan_no_memory();
+    for (int i = 0; i < g->n_nodes; i++)
+        if (!number_node(p, i)) return sheaf__plan_no_memory();
     for (int e = 0; e < p->n_entries; e++) {
         if (p->entry[e].node != NONE || p->entry[e].uses == 0) continue;
         const enum sheaf_status status = leaf_value(p, e);

@@ -87,62 +87,72 @@ static void put_kinds(struct sheaf__text *t, const struct sheaf__rule *rule) {
     }
 }
 
+static void put_form(struct sheaf__text *t, const struct sheaf__rule *rule) {
+    static const char *const forms[] = {
+        [SHEAF__FORM_VIEW] = "the cut is carried through the strides",
+        [SHEAF__FORM_PERMUTE] = "the axis moves with its dimension",
+        [SHEAF__FORM_COPY] = "the cut is carried through the order of elements",
+    };
+    const int operands = rule->form == SHEAF__FORM_COPY ? 2 : 1;
+    sheaf__put(t, "  all M    %s -> M\n", operands == 2 ? "M, M" : "M");
+    sheaf__put(t, "  cut      %s -> S%s   (%s)\n", operands == 2 ? "S, S" : "S",
+               operands == 2 ? " of operand 1" : "", forms[rule->form]);
+    put_linear(t, rule, operands);
+}
+
+/* The row of factor f and of pair[1], the factor that it is paired with. */
+static void put_pair(struct sheaf__text *t, const struct sheaf__rule *rule,
+                     const struct sheaf__expr *e, int f, const char *pair) {
+    const bool minor = sheaf__has_letter(rule->minor, e->letter[f]);
+    const int r = sheaf__expr_factor(e, pair[1]);
+    put_row(t, (const char[]){e->letter[f], '.', pair[1], 0}, e, 1u << f | 1u << r, false,
+            minor                        ? "   (its residues, round after round)"
+            : e->kind[f] == SHEAF__SLOPE ? "   (a run, with its base)"
+            : rule->parts                ? "   (a run, or equal shares of the groups touched)"
+                                         : "   (equal shares of the groups touched)");
+}
+
+static void put_factors(struct sheaf__text *t, const struct sheaf__rule *rule,
+                        const struct sheaf__expr *e) {
+    uint32_t joint = 0;
+    for (int f = 0; f < e->n_factors; f++) {
+        if (sheaf__has_letter(rule->joint, e->letter[f])) joint |= 1u << f;
+    }
+    for (int f = 0; f < e->n_factors; f++) {
+        const bool minor = sheaf__has_letter(rule->minor, e->letter[f]);
+        const char *pairs = minor ? rule->minor : rule->group;
+        const char *pair = pairs ? strchr(pairs, e->letter[f]) : NULL;
+        if (pair) {
+            if ((pair - pairs) % 2 == 0) put_pair(t, rule, e, f, pair);
+        } else if (joint >> f & 1) {
+            if (!(joint & ((1u << f) - 1)))
+                put_row(t, rule->joint, e, joint, false, "   (each its own cut)");
+        } else if (e->kind[f] != SHEAF__WHOLE) {
+            const bool summed = e->kind[f] == SHEAF__SUM || e->kind[f] == SHEAF__INDEX;
+            const bool run = e->kind[f] == SHEAF__SLOPE || e->kind[f] == SHEAF__INDEX;
+            put_row(t, (const char[]){e->letter[f], 0}, e, 1u << f, summed,
+                    run ? "   (a run, with its base)" : "");
+        }
+    }
+}
+
 size_t sheaf__rows_print(const struct sheaf__rule *rule, const char *expr, char *buf, size_t n) {
     struct sheaf__text t = {buf, n, 0};
+    struct sheaf__expr e;
     if (n) *buf = 0;
     if (rule->none) {
         sheaf__put(&t, "  none: %s\n", rule->none);
-        return t.n;
-    }
-    if (rule->form != SHEAF__FORM_EXPR) {
-        static const char *const forms[] = {
-            [SHEAF__FORM_VIEW] = "the cut is carried through the strides",
-            [SHEAF__FORM_PERMUTE] = "the axis moves with its dimension",
-            [SHEAF__FORM_COPY] = "the cut is carried through the order of elements",
-        };
-        const int operands = rule->form == SHEAF__FORM_COPY ? 2 : 1;
-        sheaf__put(&t, "  all M    %s -> M\n", operands == 2 ? "M, M" : "M");
-        sheaf__put(&t, "  cut      %s -> S%s   (%s)\n", operands == 2 ? "S, S" : "S",
-                   operands == 2 ? " of operand 1" : "", forms[rule->form]);
-        put_linear(&t, rule, operands);
-        return t.n;
-    }
-    struct sheaf__expr e;
-    if (!sheaf__expr_parse(rule, expr, &e)) {
+    } else if (rule->form != SHEAF__FORM_EXPR) {
+        put_form(&t, rule);
+    } else if (!sheaf__expr_parse(rule, expr, &e)) {
         sheaf__put(&t, "  does not parse: %s\n", expr);
-        return t.n;
+    } else {
+        sheaf__put(&t, "  %s", expr);
+        put_kinds(&t, rule);
+        sheaf__put(&t, "\n");
+        put_row(&t, "all M", &e, 0, false, "");
+        put_factors(&t, rule, &e);
+        put_linear(&t, rule, e.n_operands);
     }
-    sheaf__put(&t, "  %s", expr);
-    put_kinds(&t, rule);
-    sheaf__put(&t, "\n");
-    put_row(&t, "all M", &e, 0, false, "");
-    uint32_t joint = 0;
-    for (int f = 0; f < e.n_factors; f++) {
-        if (sheaf__has_letter(rule->joint, e.letter[f])) joint |= 1u << f;
-    }
-    for (int f = 0; f < e.n_factors; f++) {
-        const char name[] = {e.letter[f], 0};
-        const bool minor = sheaf__has_letter(rule->minor, e.letter[f]);
-        const char *pairs = minor ? rule->minor : rule->group;
-        const char *pair = pairs ? strchr(pairs, e.letter[f]) : NULL;
-        const bool sloped = e.kind[f] == SHEAF__SLOPE;
-        if (pair) {
-            if ((pair - pairs) % 2) continue;
-            const int r = sheaf__expr_factor(&e, pair[1]);
-            put_row(&t, (const char[]){e.letter[f], '.', pair[1], 0}, &e, 1u << f | 1u << r, false,
-                    minor         ? "   (its residues, round after round)"
-                    : sloped      ? "   (a run, with its base)"
-                    : rule->parts ? "   (a run, or equal shares of the groups touched)"
-                                  : "   (equal shares of the groups touched)");
-        } else if (joint >> f & 1) {
-            if (!(joint & ((1u << f) - 1)))
-                put_row(&t, rule->joint, &e, joint, false, "   (each its own cut)");
-        } else if (e.kind[f] != SHEAF__WHOLE) {
-            const bool summed = e.kind[f] == SHEAF__SUM || e.kind[f] == SHEAF__INDEX;
-            put_row(&t, name, &e, 1u << f, summed,
-                    sloped || e.kind[f] == SHEAF__INDEX ? "   (a run, with its base)" : "");
-        }
-    }
-    put_linear(&t, rule, e.n_operands);
     return t.n;
 }
