@@ -238,8 +238,9 @@ struct pair {
     bool is_minor;
 };
 
-/* The piece of the term that a cut of the pair cuts: factors [*at, *at + n). 0: none. */
-static int piece_of(const struct sheaf__term *t, const struct pair *p, int *at) {
+/* Where the pair is in the term: factors [*at, *at + n), which are both or the group alone. Returns
+ * n; 0: it is not there. */
+static int find_pair(const struct sheaf__term *t, const struct pair *p, int *at) {
     for (*at = 0; *at < t->n; ++*at) {
         const bool product =
             *at + 1 < t->n && t->factor[*at] == p->first && t->factor[*at + 1] == p->second;
@@ -260,7 +261,7 @@ static const struct sheaf__cut *pair_cut(const struct matcher *m, const struct s
         const int64_t first = m->e.size[p->first], second = m->e.size[p->second];
         int at;
         int64_t left, right;
-        const int n = piece_of(t, p, &at);
+        const int n = find_pair(t, p, &at);
         if (!n) return NULL;
         around(&m->e, t, at, n, &left, &right);
         const struct sheaf__cut *c = sheaf__cut_sub(m->pool, cut, base, size);
@@ -285,7 +286,7 @@ static bool pair_need(const struct matcher *m, const struct sheaf__dim *d, int a
     int n_cut = 0, at;
     for (int i = 0; i < d->n; i++) {
         int64_t left, right;
-        const int n = piece_of(&d->term[i], p, &at);
+        const int n = find_pair(&d->term[i], p, &at);
         if (!n) continue;
         if (n_cut++ != i || need->st.kind == SHEAF__S) return false;
         around(&m->e, &d->term[i], at, n, &left, &right);
