@@ -152,12 +152,66 @@ static enum sheaf_status agree_on_rounding(const sheaf_backend_dev_t *devs, size
                                "--fast, which is q8");
 }
 
+static enum sheaf_status no_memory(void) {
+    return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "meta device: out of memory");
+}
+
+/* With room for the members, but none of them. *out also after a failure; NULL possible. */
+static enum sheaf_status new_device(size_t n_devs, struct meta_device **out) {
+    struct meta_device *m = *out = calloc(1, sizeof *m);
+    if (!m) return no_memory();
+    m->members = malloc(n_devs * sizeof(sheaf_backend_dev_t));
+    m->member_rank = malloc(n_devs * sizeof *m->member_rank);
+    m->local = malloc(n_devs * sizeof *m->local);
+    m->loading = calloc(n_devs, sizeof *m->loading);
+    m->reading.sizes = calloc((size_t)sheaf_world_size(), sizeof *m->reading.sizes);
+    m->mirrored = sheaf_split_state_mirrored((int)n_devs);
+    const bool ok =
+        m->members && m->member_rank && m->local && m->loading && m->reading.sizes && m->mirrored;
+    return ok ? SHEAF_STATUS_SUCCESS : no_memory();
+}
+
+static void take_members(struct meta_device *m, const sheaf_backend_dev_t *devs, size_t n_devs) {
+    m->n_members = (int)n_devs;
+    for (int i = 0; i < m->n_members; i++) {
+        m->members[i] = devs[i];
+        sheaf__registry_retain(devs[i]->reg);
+        m->member_rank[i] = sheaf_world_device_rank(devs[i]);
+        if (m->member_rank[i] != sheaf_world_rank()) continue;
+        m->loading[m->n_local].device = devs[i];
+        m->local[m->n_local++] = i;
+    }
+}
+
+static enum sheaf_status find_support(struct meta_device *m) {
+    m->support = sheaf__meta_support_new(m->members, m->member_rank, m->n_members);
+    return m->support ? SHEAF_STATUS_SUCCESS : no_memory();
+}
+
+static int count_ranks(const struct meta_device *m) {
+    int n = 0;
+    for (int i = 0; i < m->n_members; i++)
+        n += i == 0 || m->member_rank[i] != m->member_rank[i - 1];
+    return n;
+}
+
+/* The group of the members, which is the last to be made: the ranks measure their links. */
+static enum sheaf_status make_group(struct meta_device *m, enum sheaf_type wire_type) {
+    const struct sheaf_comm_params params = {.size = sizeof params, .wire_type = wire_type};
+    const enum sheaf_status st = sheaf_comm_new(m->member_rank, m->n_members, &params, &m->comm);
+    if (st) return st;
+    snprintf(m->description, sizeof m->description, "%d members on %d ranks, %s", m->n_members,
+             count_ranks(m), sheaf_comm_describe(m->comm));
+    return st;
+}
+
 enum sheaf_status sheaf_backend_meta_device(const sheaf_backend_dev_t *devs, size_t n_devs,
                                             sheaf_backend_meta_get_split_state_fn get_split_state,
                                             const void *user,
                                             const struct sheaf_backend_meta_params *params,
                                             sheaf_backend_dev_t *out) {
     struct sheaf_backend_meta_params p = {0};
+    struct meta_device *m = NULL;
     bool whole_sums = false;
     *out = NULL;
     enum sheaf_status st = check_members(devs, n_devs, get_split_state);
@@ -166,55 +220,26 @@ enum sheaf_status sheaf_backend_meta_device(const sheaf_backend_dev_t *devs, siz
     if (!st) st = agree_on_sums(&whole_sums);
     if (!st) st = agree_on_rounding(devs, n_devs);
     if (st) return st;
-    struct meta_device *m = calloc(1, sizeof *m);
-    if (m) {
-        m->members = malloc(n_devs * sizeof(sheaf_backend_dev_t));
-        m->member_rank = malloc(n_devs * sizeof *m->member_rank);
-        m->local = malloc(n_devs * sizeof *m->local);
-        m->loading = calloc(n_devs, sizeof *m->loading);
-        m->reading.sizes = calloc((size_t)sheaf_world_size(), sizeof *m->reading.sizes);
-        m->mirrored = sheaf_split_state_mirrored((int)n_devs);
-    }
-    const bool ok = m && m->members && m->member_rank && m->local && m->loading && m->mirrored &&
-                    m->reading.sizes;
-    st = ok ? SHEAF_STATUS_SUCCESS
-            : sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "meta device: out of memory");
-    st = sheaf_world_agree(st, "meta device");
-    if (st) goto fail;
-
-    m->n_members = (int)n_devs;
-    int ranks_with_member = 0;
-    for (int i = 0; i < m->n_members; i++) {
-        m->members[i] = devs[i];
-        sheaf__registry_retain(devs[i]->reg);
-        m->member_rank[i] = sheaf_world_device_rank(devs[i]);
-        if (i == 0 || m->member_rank[i] != m->member_rank[i - 1]) ranks_with_member++;
-        if (m->member_rank[i] != sheaf_world_rank()) continue;
-        m->loading[m->n_local].device = devs[i];
-        m->local[m->n_local++] = i;
-    }
-    m->everywhere = ranks_with_member == sheaf_world_size();
-    m->support = sheaf__meta_support_new(m->members, m->member_rank, m->n_members);
-    st = m->support ? st : sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "meta device: out of memory");
-    st = sheaf_world_agree(st, "meta device");
-    if (st) goto fail;
-    m->get_split_state = get_split_state;
-    m->user = user;
+    st = sheaf_world_agree(new_device(n_devs, &m), "meta device");
+    if (st) goto out;
+    take_members(m, devs, n_devs);
+    st = sheaf_world_agree(find_support(m), "meta device");
+    if (st) goto out;
     m->base = (struct sheaf_backend_device){.iface = &device_iface, .context = m};
     m->buft = (struct sheaf_backend_buffer_type){
         .iface = &sheaf__meta_buft_iface, .device = &m->base, .context = m};
     snprintf(m->name, sizeof m->name, "META%d", m->n_members);
+    m->everywhere = count_ranks(m) == sheaf_world_size();
+    m->get_split_state = get_split_state;
+    m->user = user;
     m->overlap = p.overlap;
     m->whole_sums = whole_sums;
-    const struct sheaf_comm_params cp = {.size = sizeof cp, .wire_type = p.wire_type};
-    st = sheaf_comm_new(m->member_rank, m->n_members, &cp, &m->comm);
-    if (st) goto fail;
-    snprintf(m->description, sizeof m->description, "%d members on %d ranks, %s", m->n_members,
-             ranks_with_member, sheaf_comm_describe(m->comm));
-    *out = &m->base;
-    return SHEAF_STATUS_SUCCESS;
-fail:
-    if (m) sheaf_backend_meta_device_free(&m->base);
+    st = make_group(m, p.wire_type);
+out:
+    if (!st)
+        *out = &m->base;
+    else if (m)
+        sheaf_backend_meta_device_free(&m->base);
     return st;
 }
 
