@@ -13,7 +13,7 @@
  *   support   which ops all members run
  *   staging   host memory for the values of devices with other memory
  *   shared    compute buffers that members of a host sum in place
- *   describe  plans for people, without a device
+ *   leaves    plans without a device; describe: for people; measure: the memory they take
  *
  * A meta tensor's address (tensor->data) is an address in reserved, inaccessible memory: it orders
  * and identifies tensors for the allocators and is never dereferenced. The data are in the members'
