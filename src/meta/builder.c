@@ -13,17 +13,23 @@ enum sheaf_status sheaf__meta_no_memory(void) {
     return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "meta program: out of memory");
 }
 
-struct sheaf_tensor *sheaf__meta_part_tensor(struct meta_part *part, enum sheaf_type type) {
+/* Room for more descriptors. */
+static bool grow_part(struct meta_part *part) {
     enum { AT_ONCE = 64 };
-    if (!part->room) {
-        if (!sheaf__grow(&part->ctx, &part->cap_ctx, part->n_ctx + 1,
-                         sizeof(struct sheaf_context *)))
-            return NULL;
-        struct sheaf_context *ctx = sheaf_init((struct sheaf_init_params){
-            .mem_size = AT_ONCE * sheaf_tensor_overhead(), .no_alloc = true});
-        if (!ctx) return NULL;
-        part->ctx[part->n_ctx++] = ctx;
-        part->room = AT_ONCE;
+    if (!sheaf__grow(&part->ctx, &part->cap_ctx, part->n_ctx + 1, sizeof(struct sheaf_context *)))
+        return false;
+    struct sheaf_context *ctx = sheaf_init((struct sheaf_init_params){
+        .mem_size = AT_ONCE * sheaf_tensor_overhead(), .no_alloc = true});
+    if (!ctx) return false;
+    part->ctx[part->n_ctx++] = ctx;
+    part->room = AT_ONCE;
+    return true;
+}
+
+struct sheaf_tensor *sheaf__meta_part_tensor(struct meta_part *part, enum sheaf_type type) {
+    if (!part->room && !grow_part(part)) {
+        sheaf__meta_no_memory();
+        return NULL;
     }
     part->room--;
     return sheaf_new_tensor_1d(part->ctx[part->n_ctx - 1], type, 0);

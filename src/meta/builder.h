@@ -28,7 +28,7 @@ struct builder { /* of one part */
 enum sheaf_status sheaf__meta_no_memory(void);
 
 /* ---- builder.c ---- */
-/* A descriptor that lives as long as the part; NULL: out of memory. */
+/* A descriptor that lives as long as the part. NULL, with a text: out of memory. */
 struct sheaf_tensor *sheaf__meta_part_tensor(struct meta_part *part, enum sheaf_type type);
 
 /* ---- program.c ---- */

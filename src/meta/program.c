@@ -11,6 +11,8 @@
 #include "meta/overlap.h"
 #include "sheaf/backend-impl.h"
 
+/* ---- leaves ---- */
+
 static const struct sheaf_split_state *leaf_state(const struct sheaf_tensor *leaf, void *user) {
     const struct meta_tensor *record = sheaf__meta_leaf(user, leaf);
     return record ? record->state : NULL;
@@ -75,6 +77,8 @@ enum sheaf_status sheaf__meta_program_bind(const struct meta_device *dev, struct
     return SHEAF_STATUS_SUCCESS;
 }
 
+/* ---- one part ---- */
+
 enum {
     OWN_FLAGS =
         META_FLAG_CHECK_NODE | META_FLAG_CHECK_COLLECTIVE | META_FLAG_MOVES | META_FLAG_IN_SPAN,
@@ -91,6 +95,7 @@ static void unmark(struct sheaf_tensor *t) {
     if (t->view_src) unmark(t->view_src);
 }
 
+/* Nodes of the span are internal, except those that are read behind it or lie elsewhere. */
 static void mark_span(const struct sheaf_cgraph *g, int first, int last) {
     for (int i = first; i < last; i++)
         g->nodes[i]->flags |= SHEAF__TENSOR_INTERNAL | META_FLAG_IN_SPAN;
@@ -184,59 +189,82 @@ void sheaf__meta_free_uses(struct meta_uses *uses) {
     free(uses->last_read);
 }
 
-enum sheaf_status sheaf__meta_program_new(struct meta_device *dev, const struct sheaf_cgraph *graph,
-                                          const uint8_t *whole, struct meta_program **out) {
-    *out = NULL;
-    struct meta_program *p = calloc(1, sizeof *p);
-    struct meta_uses uses = {0};
-    enum sheaf_status st = SHEAF_STATUS_ALLOC_FAILED;
-    if (!p) return sheaf__meta_no_memory();
-    const size_t n_local = (size_t)dev->n_local;
-    p->n_nodes = graph->n_nodes;
-    st = sheaf__split_plan_new_with(graph, dev->n_members, leaf_state, dev, whole, dev->whole_sums,
-                                    &p->plan);
-    if (st) goto out;
-    sheaf__meta_hoist(dev, p->plan, graph);
+/* ---- the whole program ---- */
 
-    st = sheaf__meta_find_uses(p->plan, &uses);
-    if (!st) st = sheaf__meta_find_views(p, graph);
-    if (st) goto out;
-    for (int s = 0; s < p->plan->n_steps; s++)
-        p->n_checked += sheaf__meta_is_checked(p->plan, &p->plan->steps[s]);
+/* Arrays for the graph, the plan and the local members; no part is built. */
+static enum sheaf_status make_room(struct meta_program *p, const struct sheaf_cgraph *graph,
+                                   size_t n_local) {
+    const size_t nodes = (size_t)graph->n_nodes + 1, leafs = (size_t)graph->n_leafs + 1;
     p->parts = calloc(n_local + 1, sizeof *p->parts);
-    p->refused = calloc((size_t)graph->n_nodes + 1, sizeof *p->refused);
-    p->node_record = calloc((size_t)graph->n_nodes + 1, sizeof *p->node_record);
-    p->slices = calloc(((size_t)graph->n_nodes + 1) * (n_local + 1), sizeof *p->slices);
-    p->input_leaf = calloc((size_t)graph->n_leafs + 1, sizeof *p->input_leaf);
-    p->input = calloc(((size_t)graph->n_leafs + 1) * (n_local + 1), sizeof *p->input);
-    st = sheaf__meta_no_memory();
-    if (!p->parts || !p->refused || !p->node_record || !p->slices || !p->input_leaf || !p->input)
-        goto out;
-    for (size_t m = 0; m < n_local; m++) {
+    p->refused = calloc(nodes, sizeof *p->refused);
+    p->node_record = calloc(nodes, sizeof *p->node_record);
+    p->slices = calloc(nodes * (n_local + 1), sizeof *p->slices);
+    p->input_leaf = calloc(leafs, sizeof *p->input_leaf);
+    p->input = calloc(leafs * (n_local + 1), sizeof *p->input);
+    bool ok = p->parts && p->refused && p->node_record && p->slices && p->input_leaf && p->input;
+    for (size_t m = 0; m < n_local && ok; m++) {
         p->parts[m].value = calloc((size_t)p->plan->n_values + 1, sizeof *p->parts[m].value);
-        if (!p->parts[m].value) goto out;
+        ok = p->parts[m].value;
     }
-    st = bind_leaves(dev, p, graph, uses.leaf);
-    for (size_t m = 0; m < n_local && !st; m++) {
+    return ok ? SHEAF_STATUS_SUCCESS : sheaf__meta_no_memory();
+}
+
+static enum sheaf_status build_parts(struct meta_device *dev, struct meta_program *p,
+                                     const struct sheaf_cgraph *graph,
+                                     const struct meta_uses *uses) {
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (int m = 0; m < dev->n_local && !st; m++) {
         struct builder b = {.dev = dev,
                             .graph = graph,
                             .plan = p->plan,
                             .part = &p->parts[m],
                             .member = dev->local[m],
-                            .local = (int)m,
-                            .last_read = uses.last_read,
+                            .local = m,
+                            .last_read = uses->last_read,
                             .refused = p->refused};
         sheaf__dev_find_proc(dev->members[b.member], SHEAF__TAKES_SLICE_PROC, &b.takes);
         st = sheaf__meta_build_part(&b);
         p->n_copies += b.n_copies;
     }
-    for (int i = 0; i < graph->n_nodes && !st; i++) {
+    return st;
+}
+
+/* How the results lie: the slices of each node's final value. */
+static void record_nodes(struct meta_program *p, size_t n_local) {
+    for (int i = 0; i < p->n_nodes; i++) {
         const int v = p->plan->node_final[i];
         struct sheaf_tensor **slices = p->slices + (size_t)i * n_local;
         for (size_t m = 0; m < n_local; m++) slices[m] = p->parts[m].value[v];
         p->node_record[i] =
             (struct meta_tensor){.state = p->plan->values[v].state, .slices = slices};
     }
+}
+
+static int count_checked(const struct sheaf__split_plan *plan) {
+    int n = 0;
+    for (int s = 0; s < plan->n_steps; s++) n += sheaf__meta_is_checked(plan, &plan->steps[s]);
+    return n;
+}
+
+enum sheaf_status sheaf__meta_program_new(struct meta_device *dev, const struct sheaf_cgraph *graph,
+                                          const uint8_t *whole, struct meta_program **out) {
+    *out = NULL;
+    const size_t n_local = (size_t)dev->n_local;
+    struct meta_uses uses = {0};
+    struct meta_program *p = calloc(1, sizeof *p);
+    if (!p) return sheaf__meta_no_memory();
+    p->n_nodes = graph->n_nodes;
+    enum sheaf_status st = sheaf__split_plan_new_with(graph, dev->n_members, leaf_state, dev, whole,
+                                                      dev->whole_sums, &p->plan);
+    if (st) goto out;
+    sheaf__meta_hoist(dev, p->plan, graph);
+    p->n_checked = count_checked(p->plan);
+    st = sheaf__meta_find_uses(p->plan, &uses);
+    if (!st) st = sheaf__meta_find_views(p, graph);
+    if (!st) st = make_room(p, graph, n_local);
+    if (!st) st = bind_leaves(dev, p, graph, uses.leaf);
+    if (!st) st = build_parts(dev, p, graph, &uses);
+    if (!st) record_nodes(p, n_local);
 out:
     sheaf__meta_free_uses(&uses);
     if (st) {
