@@ -100,51 +100,70 @@ static size_t get_alignment(sheaf_backend_buffer_type_t buft) {
     return 128;
 }
 
-/* All tensors at once: one buffer a member, slices packed in order. */
+/* How many addresses the tensors take. */
+static enum sheaf_status count_addresses(sheaf_backend_buffer_type_t buft,
+                                         struct sheaf_tensor **tensors, size_t n, size_t *bytes) {
+    *bytes = 0;
+    for (size_t i = 0; i < n; i++) {
+        const size_t one = sheaf__align_up(sheaf_nbytes(tensors[i]), get_alignment(buft));
+        if (!sheaf__add_size(*bytes, one, bytes))
+            return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED,
+                                   "meta buffer: the tensors' sizes overflow");
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* Each tensor gets its addresses, its state, and the shapes of its slices. */
+static enum sheaf_status place_tensors(sheaf_backend_buffer_t buffer, struct sheaf_tensor **tensors,
+                                       size_t n) {
+    struct meta_buffer *mb = buffer->context;
+    char *addr = mb->base;
+    for (size_t i = 0; i < n; i++) {
+        struct slice_set *set = sheaf__meta_new_set(mb);
+        if (!set) return SHEAF_STATUS_ALLOC_FAILED;
+        const enum sheaf_status st = sheaf__meta_ask_state(mb->dev, tensors[i], set);
+        if (st) return st;
+        sheaf__meta_shape_slices(mb->dev, set, set->state, tensors[i]);
+        tensors[i]->buffer = buffer;
+        tensors[i]->data = addr;
+        tensors[i]->extra = &set->record;
+        addr += sheaf__align_up(sheaf_nbytes(tensors[i]), get_alignment(buffer->buft));
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* Memory for all slices of a local member, packed in order. */
+static enum sheaf_status place_slices(struct meta_buffer *mb, int local) {
+    sheaf_backend_buffer_type_t buft = sheaf__meta_member_buft(mb->dev, local);
+    const size_t align = sheaf_backend_buft_get_alignment(buft);
+    size_t need = align;
+    for (size_t i = 0; i < mb->n_sets; i++) {
+        const struct sheaf_tensor *s = &mb->sets[i]->tensors[local];
+        need += sheaf__align_up(sheaf_backend_buft_get_alloc_size(buft, s), align);
+        mb->static_bytes += sheaf_nbytes(s);
+    }
+    enum sheaf_status st = sheaf_backend_buft_alloc_buffer(buft, need, &mb->bulk[local]);
+    if (st) return st;
+    struct sheaf_tallocr talloc;
+    sheaf_tallocr_init(&talloc, mb->bulk[local]);
+    for (size_t i = 0; i < mb->n_sets && !st; i++)
+        st = sheaf_tallocr_alloc(&talloc, &mb->sets[i]->tensors[local]);
+    return st;
+}
+
+/* All tensors at once: one buffer a member. */
 static enum sheaf_status alloc_tensors(sheaf_backend_buffer_type_t buft,
                                        struct sheaf_tensor **tensors, size_t n,
                                        sheaf_backend_buffer_t *out) {
     struct meta_device *dev = buft->context;
-    size_t addresses = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (!sheaf__add_size(addresses,
-                             sheaf__align_up(sheaf_nbytes(tensors[i]), get_alignment(buft)),
-                             &addresses)) {
-            return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED,
-                                   "meta buffer: the tensors' sizes overflow");
-        }
-    }
     sheaf_backend_buffer_t buffer;
-    enum sheaf_status st = alloc_buffer(buft, addresses, &buffer);
+    size_t addresses;
+    enum sheaf_status st = count_addresses(buft, tensors, n, &addresses);
+    if (!st) st = alloc_buffer(buft, addresses, &buffer);
     if (st) return st;
     struct meta_buffer *mb = buffer->context;
-    char *addr = mb->base;
-    for (size_t i = 0; i < n && !st; i++) {
-        struct slice_set *set = sheaf__meta_new_set(mb);
-        st = set ? sheaf__meta_ask_state(dev, tensors[i], set) : SHEAF_STATUS_ALLOC_FAILED;
-        if (st) break;
-        sheaf__meta_shape_slices(dev, set, set->state, tensors[i]);
-        tensors[i]->buffer = buffer;
-        tensors[i]->data = addr;
-        tensors[i]->extra = &set->record;
-        addr += sheaf__align_up(sheaf_nbytes(tensors[i]), get_alignment(buft));
-    }
-    for (int m = 0; m < dev->n_local && !st; m++) {
-        sheaf_backend_buffer_type_t mbuft = sheaf__meta_member_buft(dev, m);
-        const size_t align = sheaf_backend_buft_get_alignment(mbuft);
-        size_t need = align;
-        for (size_t i = 0; i < n; i++) {
-            const struct sheaf_tensor *s = &mb->sets[i]->tensors[m];
-            need += sheaf__align_up(sheaf_backend_buft_get_alloc_size(mbuft, s), align);
-            mb->static_bytes += sheaf_nbytes(s);
-        }
-        st = sheaf_backend_buft_alloc_buffer(mbuft, need, &mb->bulk[m]);
-        if (st) break;
-        struct sheaf_tallocr talloc;
-        sheaf_tallocr_init(&talloc, mb->bulk[m]);
-        for (size_t i = 0; i < n && !st; i++)
-            st = sheaf_tallocr_alloc(&talloc, &mb->sets[i]->tensors[m]);
-    }
+    st = place_tensors(buffer, tensors, n);
+    for (int m = 0; m < dev->n_local && !st; m++) st = place_slices(mb, m);
     dev->static_bytes += mb->static_bytes;
     if (st) {
         for (size_t i = 0; i < n; i++)
