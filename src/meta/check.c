@@ -41,47 +41,56 @@ enum sheaf_status sheaf__meta_add_hash(struct meta_member *me, const struct shea
     return SHEAF_STATUS_SUCCESS;
 }
 
+/* The hashes of this rank's members, n each, in their order. */
+static enum sheaf_status list_own(const struct meta_backend *b, size_t n, uint64_t *mine) {
+    for (int m = 0; m < b->dev->n_local; m++) {
+        const struct meta_member *me = &b->members[m];
+        if (me->n_hashes != n)
+            return sheaf_set_error(
+                SHEAF_STATUS_FAILED,
+                "check: member %d made %zu results that all members share, not %zu",
+                b->dev->local[m], me->n_hashes, n);
+        for (size_t i = 0; i < n; i++) mine[(size_t)m * n + i] = me->hashes[i].hash;
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* all: n hashes of each member. Kinds of devices round differently: results of devices are compared
+ * with those of the first member of the same kind, results of collectives with member 0's. */
+static enum sheaf_status compare_all(const struct meta_backend *b, size_t n, const uint64_t *all) {
+    const struct meta_device *dev = b->dev;
+    for (int j = 1; j < dev->n_members; j++) {
+        int like = 0;
+        while (!sheaf__meta_same_kind(dev->members[like], dev->members[j])) like++;
+        for (size_t i = 0; i < n; i++) {
+            const int with = all[i] & 1 ? 0 : like;
+            if (all[(size_t)j * n + i] == all[(size_t)with * n + i]) continue;
+            return sheaf_set_error(
+                SHEAF_STATUS_FAILED,
+                "check: tensor '%s' (number %zu) differs between members %d and %d",
+                dev->n_local ? b->members[0].hashes[i].name : "?", i, with, j);
+        }
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
 enum sheaf_status sheaf__meta_compare_hashes(struct meta_backend *b, const struct meta_program *p) {
     const struct meta_device *dev = b->dev;
     const size_t n = (size_t)p->n_checked;
-    const int n_ranks = sheaf_world_size();
-    size_t *sizes = calloc((size_t)n_ranks, sizeof *sizes);
+    size_t *sizes = calloc((size_t)sheaf_world_size(), sizeof *sizes);
     uint64_t *all = malloc((n * (size_t)dev->n_members + 1) * sizeof *all);
     uint64_t *mine = malloc((n * (size_t)dev->n_local + 1) * sizeof *mine);
-    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    bool apart = true; /* the others may be in the gathering below */
-    if (!sizes || !all || !mine) {
-        st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "check: out of memory");
+    enum sheaf_status st = sizes && all && mine
+                               ? list_own(b, n, mine)
+                               : sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "check: out of memory");
+    if (st) { /* the others may be in the gathering below */
+        st = sheaf__meta_end_apart(st);
         goto out;
     }
     for (int j = 0; j < dev->n_members; j++) sizes[dev->member_rank[j]] += n * sizeof *all;
-    for (int m = 0; m < dev->n_local; m++) {
-        if (b->members[m].n_hashes != n) {
-            st =
-                sheaf_set_error(SHEAF_STATUS_FAILED,
-                                "check: member %d made %zu results that all members share, not %zu",
-                                dev->local[m], b->members[m].n_hashes, n);
-            goto out;
-        }
-        for (size_t i = 0; i < n; i++) mine[(size_t)m * n + i] = b->members[m].hashes[i].hash;
-    }
-    apart = false;
     st = sheaf_world_all_gather_v(mine, all, sizes, "check of mirrored tensors");
-    for (int j = 1; j < dev->n_members && !st; j++) {
-        int like =
-            0; /* kinds of devices round differently; only results of collectives are equal */
-        while (!sheaf__meta_same_kind(dev->members[like], dev->members[j])) like++;
-        for (size_t i = 0; i < n && !st; i++) {
-            const int with = all[i] & 1 ? 0 : like;
-            if (all[(size_t)j * n + i] == all[(size_t)with * n + i]) continue;
-            st =
-                sheaf_set_error(SHEAF_STATUS_FAILED,
-                                "check: tensor '%s' (number %zu) differs between members %d and %d",
-                                dev->n_local ? b->members[0].hashes[i].name : "?", i, with, j);
-        }
-    }
+    if (!st) st = compare_all(b, n, all);
 out:
-    if (apart) st = sheaf__meta_end_apart(st);
     free(sizes);
     free(all);
     free(mine);
