@@ -64,8 +64,8 @@ struct meta_backend {
     struct sheaf_comm_stats baseline[SHEAF_COMM_KIND_COUNT]; /* at the last reset */
 
     /* hand-over to the member threads */
-    struct meta_program *job;
-    atomic_uint_fast64_t job_number;
+    struct meta_program *program; /* that runs */
+    atomic_uint_fast64_t run_number;
     atomic_int n_running;
     atomic_bool quit;
     pthread_mutex_t lock;

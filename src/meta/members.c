@@ -26,7 +26,7 @@ enum sheaf_status sheaf__meta_reserve_staging(struct meta_backend *b,
 
 static void run_member(struct meta_member *me) {
     me->failure = SHEAF_STATUS_SUCCESS;
-    me->status = sheaf__meta_run_part(me, &me->backend->job->parts[me->local]);
+    me->status = sheaf__meta_run_part(me, &me->backend->program->parts[me->local]);
     if (!me->status) {
         me->status = me->failure;
         return;
@@ -56,14 +56,14 @@ void *sheaf__meta_member_thread(void *arg) {
     uint64_t seen = 0;
     for (;;) {
         for (int i = 0;
-             i < SPIN && atomic_load_explicit(&b->job_number, memory_order_acquire) == seen; i++) {
+             i < SPIN && atomic_load_explicit(&b->run_number, memory_order_acquire) == seen; i++) {
         }
         pthread_mutex_lock(&b->lock);
-        while (atomic_load(&b->job_number) == seen && !atomic_load(&b->quit))
+        while (atomic_load(&b->run_number) == seen && !atomic_load(&b->quit))
             pthread_cond_wait(&b->start, &b->lock);
         pthread_mutex_unlock(&b->lock);
         if (atomic_load(&b->quit)) return NULL;
-        seen = atomic_load(&b->job_number);
+        seen = atomic_load(&b->run_number);
         run_member(me);
         if (atomic_fetch_sub(&b->n_running, 1) == 1) {
             pthread_mutex_lock(&b->lock);
@@ -75,11 +75,11 @@ void *sheaf__meta_member_thread(void *arg) {
 
 enum sheaf_status sheaf__meta_run_program(struct meta_backend *b, struct meta_program *p) {
     const int n = b->dev->n_local;
-    b->job = p;
+    b->program = p;
     if (n > 1) {
         atomic_store(&b->n_running, n - 1);
         pthread_mutex_lock(&b->lock);
-        atomic_fetch_add(&b->job_number, 1);
+        atomic_fetch_add(&b->run_number, 1);
         pthread_cond_broadcast(&b->start);
         pthread_mutex_unlock(&b->lock);
     }

@@ -204,7 +204,7 @@ static void submit_followers(const struct meta_member *me) {
     const struct meta_backend *b = me->backend;
     if (b->follow.node < 0) return;
     const size_t at = (size_t)b->follow.node * (size_t)b->dev->n_local + (size_t)me->local;
-    const struct sheaf_tensor *slice = b->job->slices[at];
+    const struct sheaf_tensor *slice = b->program->slices[at];
     if (slice) b->follow.fn(b->follow.user, (size_t)me->local, me->device_backend, slice);
 }
 
