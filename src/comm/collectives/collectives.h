@@ -7,7 +7,7 @@
 
 #include "comm/transport/transport.h"
 
-struct sheaf__job {
+struct sheaf__sum_steps { /* a sum, and how it is cut */
     struct sheaf__call *c;
     struct sheaf_comm *comm;
     const float *src;
@@ -18,20 +18,20 @@ struct sheaf__job {
 };
 
 /* How much of `size` moves in step k of pieces of `chunk`. */
-static inline size_t sheaf__piece(size_t size, uint64_t k, size_t chunk) {
+static inline size_t sheaf__piece_size(size_t size, uint64_t k, size_t chunk) {
     const size_t from = (size_t)k * chunk;
     return size > from ? sheaf__min_size(size - from, chunk) : 0;
 }
 /* The same of the members order[first .. end) together: their pieces lie packed in that order. */
-static inline size_t sheaf__pieces(const struct sheaf_comm *comm, const size_t *sizes, uint64_t k,
-                                   size_t chunk, int first, int end) {
+static inline size_t sheaf__pieces_size(const struct sheaf_comm *comm, const size_t *sizes,
+                                        uint64_t k, size_t chunk, int first, int end) {
     size_t sum = 0;
-    for (int i = first; i < end; i++) sum += sheaf__piece(sizes[comm->order[i]], k, chunk);
+    for (int i = first; i < end; i++) sum += sheaf__piece_size(sizes[comm->order[i]], k, chunk);
     return sum;
 }
 /* counts: of a reduce_scatter; NULL: all_reduce. */
-struct sheaf__job sheaf__job(struct sheaf__call *c, const float *src, float *dst, size_t n,
-                             const size_t *counts);
+struct sheaf__sum_steps sheaf__sum_steps(struct sheaf__call *c, const float *src, float *dst,
+                                         size_t n, const size_t *counts);
 /* Part i of n of a step of `len` floats. */
 static inline void sheaf__even_range(size_t len, int n, int i, size_t *lo, size_t *part) {
     const size_t lines = (len + SHEAF__ALIGN - 1) / SHEAF__ALIGN;
@@ -39,26 +39,28 @@ static inline void sheaf__even_range(size_t len, int n, int i, size_t *lo, size_
     *part = sheaf__min_size(lines * ((size_t)i + 1) / (size_t)n * SHEAF__ALIGN, len) - *lo;
 }
 /* Where the pieces of order[first ..  first + n) lie in the packed step k. */
-void sheaf__packed_range(const struct sheaf__job *j, uint64_t k, int first, int n, size_t *lo,
+void sheaf__packed_range(const struct sheaf__sum_steps *s, uint64_t k, int first, int n, size_t *lo,
                          size_t *len);
-static inline size_t sheaf__step_floats(const struct sheaf__job *j, uint64_t k) {
-    return j->counts ? sheaf__pieces(j->comm, j->counts, k, j->chunk, 0, j->comm->n)
-                     : sheaf__piece(j->n, k, j->chunk);
+static inline size_t sheaf__step_floats(const struct sheaf__sum_steps *s, uint64_t k) {
+    return s->counts ? sheaf__pieces_size(s->comm, s->counts, k, s->chunk, 0, s->comm->n)
+                     : sheaf__piece_size(s->n, k, s->chunk);
 }
 /* The part that a host sums. */
-void sheaf__host_range(const struct sheaf__job *j, uint64_t k, int host, size_t *lo, size_t *len);
+void sheaf__host_range(const struct sheaf__sum_steps *s, uint64_t k, int host, size_t *lo,
+                       size_t *len);
 /* Makes this member's data of a step visible to its host: in its slot, or where they are. */
-void sheaf__load(const struct sheaf__job *j, uint64_t k);
+void sheaf__load(const struct sheaf__sum_steps *s, uint64_t k);
 /* Copies this member's part of a step's result to where it belongs. */
-void sheaf__store(const struct sheaf__job *j, uint64_t k, const float *result);
+void sheaf__store(const struct sheaf__sum_steps *s, uint64_t k, const float *result);
 /* Floats [lo, lo + len) of all members of this host at self->step, summed to dst. */
-enum sheaf_status sheaf__sum_members(const struct sheaf__job *j, size_t lo, size_t len, float *dst);
+enum sheaf_status sheaf__sum_members(const struct sheaf__sum_steps *s, size_t lo, size_t len,
+                                     float *dst);
 
 /* All members on one host. */
-enum sheaf_status sheaf__all_reduce_here(const struct sheaf__job *j);
-enum sheaf_status sheaf__reduce_scatter_here(const struct sheaf__job *j);
+enum sheaf_status sheaf__all_reduce_here(const struct sheaf__sum_steps *s);
+enum sheaf_status sheaf__reduce_scatter_here(const struct sheaf__sum_steps *s);
 /* Several hosts. */
-enum sheaf_status sheaf__reduce_hosts(const struct sheaf__job *j);
+enum sheaf_status sheaf__reduce_hosts(const struct sheaf__sum_steps *s);
 
 /* ---- additions (sum.c) ---- */
 /* dst [n] = ((src[0] + src[1]) + src[2]) + ...; dst may be one of the sources. */

@@ -29,13 +29,13 @@ static enum sheaf_status gather_here(const struct gather *g) {
     const struct sheaf_comm *comm = g->comm;
     for (uint64_t k = 0; k < g->steps; k++, c->self->step++) {
         const size_t from = (size_t)k * g->chunk;
-        const size_t mine = sheaf__piece(g->bytes[c->member], k, g->chunk);
+        const size_t mine = sheaf__piece_size(g->bytes[c->member], k, g->chunk);
         if (mine) memcpy(sheaf__slot(comm, c->place, c->self->step), g->send + from, mine);
         enum sheaf_status st = sheaf__arrive(c);
         if (st) return st;
         uint8_t *block = g->recv; /* members of the only host: place = member */
         for (int m = 0; m < comm->n; m++) {
-            const size_t len = sheaf__piece(g->bytes[m], k, g->chunk);
+            const size_t len = sheaf__piece_size(g->bytes[m], k, g->chunk);
             if (len && m != c->member)
                 memcpy(block + from, sheaf__slot(comm, m, c->self->step), len);
             block += g->bytes[m];
@@ -51,7 +51,8 @@ static enum sheaf_status gather_direct(const struct gather *g) {
     struct sheaf__call *c = g->c;
     struct sheaf_comm *comm = g->comm;
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    for (int h = 0; h < comm->n_hosts; h++) comm->take[h] = sheaf__piece(g->bytes[h], 0, g->chunk);
+    for (int h = 0; h < comm->n_hosts; h++)
+        comm->take[h] = sheaf__piece_size(g->bytes[h], 0, g->chunk);
     const size_t first = comm->take[comm->here];
     if (first) memcpy(sheaf__payload_out(comm, comm->here), g->send, first);
     sheaf__wire_frames_post(c, first);
@@ -65,9 +66,9 @@ static enum sheaf_status gather_direct(const struct gather *g) {
             for (int i = 1; i < comm->n_hosts; i++) {
                 const int h = (comm->here + i) % comm->n_hosts; /* = member */
                 sheaf__wire_recv(comm, lane, h, g->recv + block_offset(g, h) + from,
-                                 sheaf__piece(g->bytes[h], k, g->chunk));
+                                 sheaf__piece_size(g->bytes[h], k, g->chunk));
                 sheaf__wire_send(comm, lane, h, own + from,
-                                 sheaf__piece(g->bytes[c->member], k, g->chunk));
+                                 sheaf__piece_size(g->bytes[c->member], k, g->chunk));
             }
             sheaf__wire_end();
         }
@@ -86,8 +87,8 @@ static enum sheaf_status gather_direct(const struct gather *g) {
 /* Where a host's pieces lie in the packed step k. */
 static void host_range(const struct gather *g, uint64_t k, int host, size_t *lo, size_t *len) {
     const struct sheaf__host *h = &g->comm->hosts[host];
-    *lo = sheaf__pieces(g->comm, g->bytes, k, g->chunk, 0, h->first);
-    *len = sheaf__pieces(g->comm, g->bytes, k, g->chunk, h->first, h->first + h->n);
+    *lo = sheaf__pieces_size(g->comm, g->bytes, k, g->chunk, 0, h->first);
+    *len = sheaf__pieces_size(g->comm, g->bytes, k, g->chunk, h->first, h->first + h->n);
 }
 
 /* The leader's part of a step: collects its host's pieces, exchanges, leaves all in the result. */
@@ -103,7 +104,7 @@ static enum sheaf_status exchange_step(const struct gather *g, uint64_t k, bool 
     uint8_t *to = result + my_lo;
     for (int p = 0; p < comm->n_here; p++) {
         const int m = sheaf__member_at(comm, p);
-        len = sheaf__piece(g->bytes[m], k, g->chunk);
+        len = sheaf__piece_size(g->bytes[m], k, g->chunk);
         if (len) memcpy(to, sheaf__slot(comm, p, step), len);
         to += len;
     }
@@ -139,7 +140,7 @@ static enum sheaf_status gather_packed(const struct gather *g, bool frames) {
     for (uint64_t k = 0; k < g->steps; k++, c->self->step++) {
         const uint64_t step = c->self->step;
         const size_t from = (size_t)k * g->chunk;
-        const size_t mine = sheaf__piece(g->bytes[c->member], k, g->chunk);
+        const size_t mine = sheaf__piece_size(g->bytes[c->member], k, g->chunk);
         if (mine) memcpy(sheaf__slot(comm, c->place, step), g->send + from, mine);
         if ((st = sheaf__arrive(c))) return st;
         if (c->leader) {
@@ -151,7 +152,7 @@ static enum sheaf_status gather_packed(const struct gather *g, bool frames) {
         const uint8_t *packed = sheaf__result(comm, step);
         for (int i = 0; i < comm->n; i++) {
             const int m = comm->order[i];
-            const size_t len = sheaf__piece(g->bytes[m], k, g->chunk);
+            const size_t len = sheaf__piece_size(g->bytes[m], k, g->chunk);
             if (len && m != c->member) memcpy(g->recv + block_offset(g, m) + from, packed, len);
             packed += len;
         }
@@ -200,7 +201,7 @@ enum sheaf_status sheaf__broadcast(struct sheaf__call *c, uint8_t *data, size_t 
     enum sheaf_status st;
     for (uint64_t k = 0; k < steps; k++, c->self->step++) {
         const uint64_t step = c->self->step;
-        const size_t len = sheaf__piece(size, k, chunk);
+        const size_t len = sheaf__piece_size(size, k, chunk);
         uint8_t *part = data + (size_t)k * chunk;
         /* where this host finds the chunk */
         uint8_t *here = source ? sheaf__slot(comm, root_place, step) : sheaf__result(comm, step);

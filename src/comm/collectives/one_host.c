@@ -13,28 +13,28 @@ enum {
 
 /* self->sources and targets: floats [lo ..) of all members of this host at self->step; the own ones
  * at `own` if it is not NULL, and need not be in the slot then. */
-static enum sheaf_status find_sources(const struct sheaf__job *j, size_t lo, float *own) {
-    struct sheaf__member *self = j->c->self;
-    for (int p = 0; p < j->comm->n_here; p++) {
-        uint8_t *data = sheaf__data_of(j->c, p, self->step);
+static enum sheaf_status find_sources(const struct sheaf__sum_steps *s, size_t lo, float *own) {
+    struct sheaf__member *self = s->c->self;
+    for (int p = 0; p < s->comm->n_here; p++) {
+        uint8_t *data = sheaf__data_of(s->c, p, self->step);
         if (!data) return sheaf__report_failure();
-        self->targets[p] = own && p == j->c->place ? own : sheaf__floats(data) + lo;
+        self->targets[p] = own && p == s->c->place ? own : sheaf__floats(data) + lo;
         self->sources[p] = self->targets[p];
     }
     return SHEAF_STATUS_SUCCESS;
 }
 
 /* Their sum of len floats to dst. */
-static enum sheaf_status sum_from(const struct sheaf__job *j, size_t lo, size_t len, float *own,
-                                  float *dst) {
-    enum sheaf_status st = find_sources(j, lo, own);
-    if (!st && len) sheaf__sum(dst, j->c->self->sources, j->comm->n_here, len);
+static enum sheaf_status sum_from(const struct sheaf__sum_steps *s, size_t lo, size_t len,
+                                  float *own, float *dst) {
+    enum sheaf_status st = find_sources(s, lo, own);
+    if (!st && len) sheaf__sum(dst, s->c->self->sources, s->comm->n_here, len);
     return st;
 }
 
-enum sheaf_status sheaf__sum_members(const struct sheaf__job *j, size_t lo, size_t len,
+enum sheaf_status sheaf__sum_members(const struct sheaf__sum_steps *s, size_t lo, size_t len,
                                      float *dst) {
-    return sum_from(j, lo, len, NULL, dst);
+    return sum_from(s, lo, len, NULL, dst);
 }
 
 /* Copies n floats except [lo, lo + len), the own part. */
@@ -45,11 +45,11 @@ static void copy_around(float *dst, const float *src, size_t n, size_t lo, size_
 
 /* Sums this member's part of the data and writes it into the data of all members; no other member
  * touches that part. */
-static enum sheaf_status spread_part(const struct sheaf__job *j, float *data, size_t lo,
+static enum sheaf_status spread_part(const struct sheaf__sum_steps *s, float *data, size_t lo,
                                      size_t len) {
-    struct sheaf__member *self = j->c->self;
-    const int n = j->comm->n_here, place = j->c->place;
-    enum sheaf_status st = find_sources(j, lo, data + lo);
+    struct sheaf__member *self = s->c->self;
+    const int n = s->comm->n_here, place = s->c->place;
+    enum sheaf_status st = find_sources(s, lo, data + lo);
     if (!st && n == 2) {
         sheaf__sum_both(self->targets[place], self->targets[!place], self->sources, len);
         return st;
@@ -71,52 +71,52 @@ static enum sheaf_status spread_part(const struct sheaf__job *j, float *data, si
 /* An all_reduce, all members on one host. Two members exchange lines that each writes after it has
  * read what the other wrote there: such a line takes 2.5 ns. A slot that its owner writes again
  * after the other has read it takes 8 (bench-lines, Zen 5, 2026-11-21). */
-enum sheaf_status sheaf__all_reduce_here(const struct sheaf__job *j) {
-    struct sheaf__call *c = j->c;
-    const struct sheaf_comm *comm = j->comm;
-    const bool one_step = j->n * sizeof(float) <= ONE_STEP_BYTES;
-    const bool one_shot = one_step || (comm->n_here > 2 && j->n * sizeof(float) <= ONE_SHOT_BYTES);
+enum sheaf_status sheaf__all_reduce_here(const struct sheaf__sum_steps *s) {
+    struct sheaf__call *c = s->c;
+    const struct sheaf_comm *comm = s->comm;
+    const bool one_step = s->n * sizeof(float) <= ONE_STEP_BYTES;
+    const bool one_shot = one_step || (comm->n_here > 2 && s->n * sizeof(float) <= ONE_SHOT_BYTES);
     enum sheaf_status st;
-    for (uint64_t k = 0; k < j->steps; k++, c->self->step++) {
+    for (uint64_t k = 0; k < s->steps; k++, c->self->step++) {
         const uint64_t step = c->self->step;
-        float *data = j->dst + (size_t)k * j->chunk;
+        float *data = s->dst + (size_t)k * s->chunk;
         float *slot = sheaf__floats(sheaf__slot(comm, c->place, step));
-        const size_t n = sheaf__step_floats(j, k);
+        const size_t n = sheaf__step_floats(s, k);
         size_t lo, len;
         sheaf__even_range(n, comm->n_here, c->place, &lo, &len);
         if (c->region || one_shot)
-            sheaf__load(j, k);
+            sheaf__load(s, k);
         else
             copy_around(slot, data, n, lo, len);
         if ((st = sheaf__arrive(c))) return st;
         if (!one_step && (comm->n_here == 2 || sheaf__any_region(c, step))) {
-            if ((st = spread_part(j, data, lo, len))) return st;
+            if ((st = spread_part(s, data, lo, len))) return st;
             sheaf__publish_done(c);
             if ((st = sheaf__await_done(c))) return st;
             if (!c->region) copy_around(data, slot, n, lo, len);
         } else if (one_shot) {
-            if ((st = sum_from(j, 0, n, data, data))) return st;
+            if ((st = sum_from(s, 0, n, data, data))) return st;
         } else {
             float *result = sheaf__floats(sheaf__result(comm, step));
-            if ((st = sum_from(j, lo, len, data + lo, result + lo))) return st;
+            if ((st = sum_from(s, lo, len, data + lo, result + lo))) return st;
             sheaf__publish_done(c);
             if ((st = sheaf__await_done(c))) return st;
-            sheaf__store(j, k, result);
+            sheaf__store(s, k, result);
         }
     }
     return SHEAF_STATUS_SUCCESS;
 }
 
 /* A reduce_scatter, all members on one host. */
-enum sheaf_status sheaf__reduce_scatter_here(const struct sheaf__job *j) {
-    struct sheaf__call *c = j->c;
+enum sheaf_status sheaf__reduce_scatter_here(const struct sheaf__sum_steps *s) {
+    struct sheaf__call *c = s->c;
     enum sheaf_status st;
-    for (uint64_t k = 0; k < j->steps; k++, c->self->step++) {
+    for (uint64_t k = 0; k < s->steps; k++, c->self->step++) {
         size_t lo, len;
-        sheaf__load(j, k);
+        sheaf__load(s, k);
         if ((st = sheaf__arrive(c))) return st;
-        sheaf__packed_range(j, k, c->place, 1, &lo, &len);
-        if ((st = sheaf__sum_members(j, lo, len, j->dst + (size_t)k * j->chunk))) return st;
+        sheaf__packed_range(s, k, c->place, 1, &lo, &len);
+        if ((st = sheaf__sum_members(s, lo, len, s->dst + (size_t)k * s->chunk))) return st;
     }
     return SHEAF_STATUS_SUCCESS;
 }

@@ -6,17 +6,17 @@ enum {
 };
 
 static enum sheaf_status sum_of_all(struct sheaf__call *c, float *data, size_t n) {
-    const struct sheaf__job j = sheaf__job(c, data, data, n, NULL);
+    const struct sheaf__sum_steps s = sheaf__sum_steps(c, data, data, n, NULL);
     const bool one_host = c->comm->n_hosts == 1;
     if (c->comm->n_here > 1 && !(one_host && n * sizeof *data <= IN_SLOTS_BYTES))
         sheaf__find_region(c, data, n * sizeof *data);
-    return one_host ? sheaf__all_reduce_here(&j) : sheaf__reduce_hosts(&j);
+    return one_host ? sheaf__all_reduce_here(&s) : sheaf__reduce_hosts(&s);
 }
 
 static enum sheaf_status scatter_sum(struct sheaf__call *c, const float *send, float *recv,
                                      size_t n, const size_t *counts) {
-    const struct sheaf__job j = sheaf__job(c, send, recv, n, counts);
-    return c->comm->n_hosts == 1 ? sheaf__reduce_scatter_here(&j) : sheaf__reduce_hosts(&j);
+    const struct sheaf__sum_steps s = sheaf__sum_steps(c, send, recv, n, counts);
+    return c->comm->n_hosts == 1 ? sheaf__reduce_scatter_here(&s) : sheaf__reduce_hosts(&s);
 }
 
 static enum sheaf_status all_reduce(struct sheaf__call *c, const struct sheaf_comm_call *call) {
