@@ -24,11 +24,11 @@ static void sum_hosts(const struct sheaf__sum_steps *s, uint8_t *const *part, fl
         src[h] = sheaf__floats(part[h]);
         if (type == SHEAF_TYPE_F32) continue;
         float *decoded = comm->decoded + (size_t)h * comm->decoded_floats;
-        sheaf__wire_decode(type, part[h], decoded, len);
+        sheaf__codec_decode(type, part[h], decoded, len);
         src[h] = decoded;
     }
     sheaf__sum(dst, src, comm->n_hosts, len);
-    if (scratch) sheaf__wire_round(type, dst, scratch, len);
+    if (scratch) sheaf__codec_round(type, dst, scratch, len);
 }
 
 /* ---- small ---- */
@@ -37,7 +37,7 @@ static enum sheaf_status exchange_frames(const struct sheaf__sum_steps *s, float
     struct sheaf__call *c = s->c;
     struct sheaf_comm *comm = s->comm;
     const enum sheaf_type type = wire_type(s);
-    const size_t bytes = sheaf__wire_bytes(type, s->n);
+    const size_t bytes = sheaf__codec_bytes(type, s->n);
     const bool alone = comm->n_here == 1, lossy = type != SHEAF_TYPE_F32;
     uint8_t *out = sheaf__payload_out(comm, comm->here);
     float *own = sheaf__floats(lossy ? comm->sums : out);
@@ -50,7 +50,7 @@ static enum sheaf_status exchange_frames(const struct sheaf__sum_steps *s, float
     } else if (bytes) {
         memcpy(own, s->src, bytes);
     }
-    if (lossy) sheaf__wire_encode(type, sum, out, s->n);
+    if (lossy) sheaf__codec_encode(type, sum, out, s->n);
     for (int h = 0; h < comm->n_hosts; h++) comm->take[h] = bytes;
     if ((st = sheaf__wire_frames(c, bytes))) return st;
     for (int h = 0; h < comm->n_hosts; h++)
@@ -78,10 +78,10 @@ static enum sheaf_status exchange_through_owners(const struct sheaf__sum_steps *
         const int h = sheaf__owner(comm, n_owners, i);
         uint8_t *out = sheaf__payload_out(comm, h);
         sheaf__even_range(s->n, n_owners, i, &lo, &len);
-        comm->take[h] = sheaf__wire_bytes(type, len);
+        comm->take[h] = sheaf__codec_bytes(type, len);
         if (h == comm->here) own = true, my_lo = lo, my_len = len;
         if (lossy)
-            sheaf__wire_encode(type, sum + lo, out, len);
+            sheaf__codec_encode(type, sum + lo, out, len);
         else if (len)
             memcpy(out, sum + lo, comm->take[h]);
     }
@@ -99,7 +99,7 @@ static enum sheaf_status exchange_through_owners(const struct sheaf__sum_steps *
         sheaf__even_range(s->n, n_owners, i, &lo, &len);
         if (h == comm->here) continue;
         if (lossy)
-            sheaf__wire_decode(type, sheaf__payload_in(comm, h), result + lo, len);
+            sheaf__codec_decode(type, sheaf__payload_in(comm, h), result + lo, len);
         else if (len)
             memcpy(result + lo, sheaf__payload_in(comm, h), comm->take[h]);
     }
@@ -202,8 +202,8 @@ static const uint8_t *addends_for(const struct sheaf__sum_steps *s, uint64_t k, 
     const float *from = host_sum(s, k);
     size_t lo, len;
     range_of(s, k, host, &lo, &len);
-    *bytes = sheaf__wire_bytes(type, len);
-    if (type != SHEAF_TYPE_F32) return coded(s, k) + sheaf__wire_bytes(type, lo);
+    *bytes = sheaf__codec_bytes(type, len);
+    if (type != SHEAF_TYPE_F32) return coded(s, k) + sheaf__codec_bytes(type, lo);
     if (s->counts && s->comm->direct) {
         from = s->src + (size_t)k * s->chunk;
         for (int m = 0; m < host; m++) from += s->counts[m]; /* host = member */
@@ -235,7 +235,7 @@ static void start_scatter(const struct sheaf__sum_steps *s, uint64_t k) {
     const int lane = lane_of(k);
     size_t my_bytes, bytes;
     if (type != SHEAF_TYPE_F32)
-        sheaf__wire_encode(type, host_sum(s, k), coded(s, k), sheaf__step_floats(s, k));
+        sheaf__codec_encode(type, host_sum(s, k), coded(s, k), sheaf__step_floats(s, k));
     addends_for(s, k, comm->here, &my_bytes);
     if (k == 0) start_frames(s, my_bytes);
     sheaf__wire_begin(comm, lane);
@@ -265,8 +265,8 @@ static void start_gather(const struct sheaf__sum_steps *s, uint64_t k) {
         const int h = (comm->here + i) % comm->n_hosts;
         range_of(s, k, h, &lo, &len);
         sheaf__wire_recv(comm, lane, h, lossy ? stage(s, k, h) : (uint8_t *)(result + lo),
-                         sheaf__wire_bytes(type, len));
-        sheaf__wire_send(comm, lane, h, mine, sheaf__wire_bytes(type, my_len));
+                         sheaf__codec_bytes(type, len));
+        sheaf__wire_send(comm, lane, h, mine, sheaf__codec_bytes(type, my_len));
     }
     sheaf__wire_end();
 }
@@ -299,7 +299,7 @@ static enum sheaf_status finish(const struct sheaf__sum_steps *s, uint64_t k) {
     for (int h = 0; h < comm->n_hosts && type != SHEAF_TYPE_F32 && !st; h++) {
         size_t lo, len;
         range_of(s, k, h, &lo, &len);
-        if (h != comm->here) sheaf__wire_decode(type, stage(s, k, h), step_result(s, k) + lo, len);
+        if (h != comm->here) sheaf__codec_decode(type, stage(s, k, h), step_result(s, k) + lo, len);
     }
     return st;
 }
@@ -347,7 +347,7 @@ static enum sheaf_status reduce_chunks(const struct sheaf__sum_steps *s) {
 
 enum sheaf_status sheaf__reduce_hosts(const struct sheaf__sum_steps *s) {
     const struct sheaf_comm *comm = s->comm;
-    const size_t bytes = sheaf__wire_bytes(wire_type(s), s->n);
+    const size_t bytes = sheaf__codec_bytes(wire_type(s), s->n);
     if (s->n * sizeof(float) > comm->slot_bytes || (s->counts && comm->direct))
         return reduce_chunks(s);
     const int n_owners = sheaf__n_owners(comm, bytes);

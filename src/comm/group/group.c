@@ -60,7 +60,7 @@ static enum sheaf_status check_list(const int *member_rank, int n,
                                WHAT, *slot, MIN_SLOT, MAX_SLOT);
     if (*slot < (size_t)n * SLOT_A_MEMBER) *slot = (size_t)n * SLOT_A_MEMBER;
     *slot = sheaf__align_up(*slot, SHEAF__LINE);
-    return sheaf__wire_type(params->wire_type, wire);
+    return sheaf__codec_type(params->wire_type, wire);
 }
 
 /* All ranks passed the same: compares a hash with rank 0's. */

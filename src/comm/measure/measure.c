@@ -124,7 +124,7 @@ int64_t sheaf_comm_bound_ns(const struct sheaf_comm *comm, enum sheaf_comm_kind 
         const struct sheaf_comm_level *l = &comm->levels[i];
         if (l->link.byte_ps <= 0) continue;
         const bool sum = kind == SHEAF_COMM_ALL_REDUCE;
-        const size_t wire = sum ? sheaf__wire_bytes(l->wire_type, bytes / sizeof(float)) : bytes;
+        const size_t wire = sum ? sheaf__codec_bytes(l->wire_type, bytes / sizeof(float)) : bytes;
         total += sum ? sheaf_link_all_reduce_ns(&l->link, (int64_t)wire)
                      : sheaf_link_gather_ns(&l->link, (int64_t)wire);
     }

@@ -6,7 +6,7 @@
 #include "comm/transport/transport.h"
 #include "quant/quants.h"
 
-size_t sheaf__wire_bytes(enum sheaf_type type, size_t n) {
+size_t sheaf__codec_bytes(enum sheaf_type type, size_t n) {
     switch (type) {
     case SHEAF_TYPE_BF16:
         return n * sizeof(uint16_t);
@@ -17,7 +17,7 @@ size_t sheaf__wire_bytes(enum sheaf_type type, size_t n) {
     }
 }
 
-void sheaf__wire_encode(enum sheaf_type type, const float *src, uint8_t *dst, size_t n) {
+void sheaf__codec_encode(enum sheaf_type type, const float *src, uint8_t *dst, size_t n) {
     if (type == SHEAF_TYPE_BF16) {
         for (size_t i = 0; i < n; i++) {
             const uint16_t h = sheaf__f32_to_bf16(src[i]);
@@ -30,10 +30,10 @@ void sheaf__wire_encode(enum sheaf_type type, const float *src, uint8_t *dst, si
     if (whole == n) return;
     float rest[SHEAF__QK] = {0};
     memcpy(rest, src + whole, (n - whole) * sizeof *rest);
-    sheaf__quantize_q8_0(rest, dst + sheaf__wire_bytes(type, whole), SHEAF__QK);
+    sheaf__quantize_q8_0(rest, dst + sheaf__codec_bytes(type, whole), SHEAF__QK);
 }
 
-void sheaf__wire_decode(enum sheaf_type type, const uint8_t *src, float *dst, size_t n) {
+void sheaf__codec_decode(enum sheaf_type type, const uint8_t *src, float *dst, size_t n) {
     if (type == SHEAF_TYPE_BF16) {
         for (size_t i = 0; i < n; i++) {
             uint16_t h;
@@ -46,16 +46,16 @@ void sheaf__wire_decode(enum sheaf_type type, const uint8_t *src, float *dst, si
     sheaf__dequantize_q8_0(src, dst, (int64_t)whole);
     if (whole == n) return;
     float rest[SHEAF__QK];
-    sheaf__dequantize_q8_0(src + sheaf__wire_bytes(type, whole), rest, SHEAF__QK);
+    sheaf__dequantize_q8_0(src + sheaf__codec_bytes(type, whole), rest, SHEAF__QK);
     memcpy(dst + whole, rest, (n - whole) * sizeof *rest);
 }
 
-void sheaf__wire_round(enum sheaf_type type, float *data, uint8_t *scratch, size_t n) {
-    sheaf__wire_encode(type, data, scratch, n);
-    sheaf__wire_decode(type, scratch, data, n);
+void sheaf__codec_round(enum sheaf_type type, float *data, uint8_t *scratch, size_t n) {
+    sheaf__codec_encode(type, data, scratch, n);
+    sheaf__codec_decode(type, scratch, data, n);
 }
 
-enum sheaf_status sheaf__wire_type(enum sheaf_type wanted, enum sheaf_type *out) {
+enum sheaf_status sheaf__codec_type(enum sheaf_type wanted, enum sheaf_type *out) {
     static const enum sheaf_type types[] = {SHEAF_TYPE_F32, SHEAF_TYPE_BF16, SHEAF_TYPE_Q8_0};
     *out = wanted;
     if (wanted == SHEAF_TYPE_F32) {

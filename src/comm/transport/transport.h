@@ -70,13 +70,13 @@ void sheaf__regions_free(struct sheaf_comm *comm, struct sheaf__member *self);
 
 /* ---- types of data between hosts (codec.c): F32, BF16, Q8_0 ---- */
 /* Bytes of n floats, the last block of Q8_0 filled up. */
-size_t sheaf__wire_bytes(enum sheaf_type type, size_t n);
-void sheaf__wire_encode(enum sheaf_type type, const float *src, uint8_t *dst, size_t n);
-void sheaf__wire_decode(enum sheaf_type type, const uint8_t *src, float *dst, size_t n);
+size_t sheaf__codec_bytes(enum sheaf_type type, size_t n);
+void sheaf__codec_encode(enum sheaf_type type, const float *src, uint8_t *dst, size_t n);
+void sheaf__codec_decode(enum sheaf_type type, const uint8_t *src, float *dst, size_t n);
 /* data [n]: to the type and back; scratch holds their bytes. */
-void sheaf__wire_round(enum sheaf_type type, float *data, uint8_t *scratch, size_t n);
+void sheaf__codec_round(enum sheaf_type type, float *data, uint8_t *scratch, size_t n);
 /* The type that params and SHEAF_COMM_WIRE ask for. */
-enum sheaf_status sheaf__wire_type(enum sheaf_type wanted, enum sheaf_type *out);
+enum sheaf_status sheaf__codec_type(enum sheaf_type wanted, enum sheaf_type *out);
 
 enum { SHEAF__OWNER_BYTES = 62 * 1024 }; /* of an owner's part, at most, without its alignment */
 static_assert(SHEAF__OWNER_BYTES + SHEAF__ALIGN * sizeof(float) <= SHEAF__FRAME_PAYLOAD,
