@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "backend/process.h"
+#include "backend/locality.h"
 #include "base/hash.h"
 #include "base/settings.h"
 #include "base/sized.h"

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "backend/process.h"
+#include "backend/locality.h"
 #include "comm/diag/events.h"
 #include "comm/diag/recorder.h"
 #include "comm/world/world.h"

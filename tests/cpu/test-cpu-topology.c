@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "backend/process.h"
+#include "backend/locality.h"
 #include "cpu/device/topology.h"
 #include "sheaf/sheaf.h"
 

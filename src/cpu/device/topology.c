@@ -20,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend/process.h"
+#include "backend/locality.h"
 #include "sheaf/cpu.h"
 
 struct sheaf__cpu_topology {

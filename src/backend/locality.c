@@ -1,5 +1,5 @@
 /* This process's place among the ranks of its host. */
-#include "backend/process.h"
+#include "backend/locality.h"
 
 static int local_rank = 0, local_size = 1;
 

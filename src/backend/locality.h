@@ -1,6 +1,6 @@
 /* The place of this process among the ranks of its host. */
-#ifndef SHEAF_BACKEND_PROCESS_H
-#define SHEAF_BACKEND_PROCESS_H
+#ifndef SHEAF_BACKEND_LOCALITY_H
+#define SHEAF_BACKEND_LOCALITY_H
 
 #include "sheaf/backend.h"
 
