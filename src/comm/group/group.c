@@ -10,7 +10,7 @@
 #include "base/hash.h"
 #include "base/settings.h"
 #include "base/sized.h"
-#include "comm/group/async.h"
+#include "comm/group/comm_thread.h"
 #include "comm/measure/measure.h"
 #include "comm/testing.h"
 #include "comm/transport/comm.h"
@@ -287,7 +287,7 @@ fail:
 void sheaf_comm_free(struct sheaf_comm *comm) {
     if (!comm) return;
     for (int i = 0; comm->members && i < comm->n_local; i++) {
-        sheaf__async_free(comm->members[i].async);
+        sheaf__comm_thread_free(comm->members[i].pending);
         sheaf__regions_free(comm, &comm->members[i]);
         free(comm->members[i].sources);
         free(comm->members[i].targets);

@@ -113,9 +113,9 @@ enum sheaf_status sheaf__begin_call(struct sheaf__call *c, struct sheaf_comm *co
         const enum sheaf_status st = sheaf__mpi_allowed(sheaf_comm_kind_name(call->kind));
         if (st) return st;
     }
-    struct sheaf__pending *async = sheaf__pending_here();
-    if (self->async && !async) {
-        const enum sheaf_status st = sheaf__pending_settle(self->async);
+    struct sheaf__pending *pending = sheaf__pending_here();
+    if (self->pending && !pending) {
+        const enum sheaf_status st = sheaf__pending_settle(self->pending);
         if (st) return st;
     }
     if (sheaf__has_failed(sheaf__world())) return sheaf__report_failure();
@@ -131,7 +131,7 @@ enum sheaf_status sheaf__begin_call(struct sheaf__call *c, struct sheaf_comm *co
                  .kind = (uint32_t)call->kind,
                  .node = call->what.node},
         .tensor = call->what.tensor ? call->what.tensor : "",
-        .async = async,
+        .pending = pending,
     };
     if (comm->n_here < 2 || comm->n_hosts > 1 || bytes > LATE_NOTE_BYTES) sheaf__note_call(c);
     return SHEAF_STATUS_SUCCESS;
@@ -153,7 +153,7 @@ enum sheaf_status sheaf__end_call(const struct sheaf__call *c, enum sheaf_status
     add(&c->self->stats[c->head.kind].bytes, bytes);
     add(&c->self->stats[c->head.kind].time_ns, took);
     add(&c->self->stats[c->head.kind].wait_ns, c->wait_ns);
-    const uint64_t hidden = c->async ? sheaf__pending_hidden(c->start, took) : 0;
+    const uint64_t hidden = c->pending ? sheaf__pending_hidden(c->start, took) : 0;
     add(&c->self->stats[c->head.kind].hidden_ns, hidden);
     /* a call begins with its wait */
     add(&c->self->stats[c->head.kind].stalled_ns, c->wait_ns > hidden ? c->wait_ns - hidden : 0);

@@ -16,7 +16,7 @@ struct sheaf__call {
     uint64_t start, wait_ns;
     struct sheaf__absence away; /* since `start` */
     uint64_t hosts_ns; /* of wait_ns: for other hosts, since the last result was published */
-    struct sheaf__pending *async; /* whose thread this is; NULL: the member's own */
+    struct sheaf__pending *pending; /* whose thread this is; NULL: the member's own */
 };
 
 /* A local member; NULL if this rank does not drive it. */

@@ -83,7 +83,7 @@ struct sheaf__member {
     struct sheaf__view own[SHEAF__REGIONS];
     struct sheaf__view *views; /* [n_here][SHEAF__REGIONS] */
     uint64_t n_regions;
-    struct sheaf__pending *async; /* NULL until something was started */
+    struct sheaf__pending *pending; /* NULL until something was started */
     struct {
         _Atomic uint64_t count, bytes, time_ns, wait_ns, hidden_ns, stalled_ns;
     } stats[SHEAF_COMM_KIND_COUNT];

@@ -36,7 +36,7 @@ look_around(struct sheaf__call *c, enum wait_for why, int place, uint64_t spins)
                            "SHEAF_TIMEOUT_MS",
                            doing, (double)waited * 1e-9, member, where, waits[why].what);
     }
-    struct sheaf__idle *idle = sheaf__pending_idle(c->async);
+    struct sheaf__idle *idle = sheaf__pending_idle(c->pending);
     if (idle && idle->nap(idle)) return SHEAF_STATUS_SUCCESS;
     if (spins < comm->spins) return SHEAF_STATUS_SUCCESS;
     sheaf__back_off(waited);
@@ -51,7 +51,7 @@ static inline enum sheaf_status await(struct sheaf__call *c, const _Atomic uint6
                                       uint64_t value, enum wait_for why, int place) {
     for (uint64_t spins = 1; !reached(flag, value); spins++) {
         sheaf__relax();
-        if (spins % 256 == 0 || spins > c->comm->spins || c->async) {
+        if (spins % 256 == 0 || spins > c->comm->spins || c->pending) {
             enum sheaf_status st = look_around(c, why, place, spins);
             if (st) return st;
         }

@@ -1,4 +1,4 @@
-/* The collectives that a member has started and that have not ended (async.c runs them).
+/* The collectives that a member has started and that have not ended (group/comm_thread.c runs them).
  *
  * Invariant: a member's collectives run one at a time, in the order of its calls: started ones on
  * its communication thread, a direct one after the queue is empty. So steps, slots and messages
@@ -40,17 +40,17 @@ struct sheaf__pending {
 
 /* From the member's own thread: waits until `want` calls have ended, or all; the first failure's
  * status and text. The board shows the one under way: each has the time of a collective. */
-enum sheaf_status sheaf__pending_await(struct sheaf__pending *async, uint64_t want);
-enum sheaf_status sheaf__pending_settle(struct sheaf__pending *async);
+enum sheaf_status sheaf__pending_await(struct sheaf__pending *pending, uint64_t want);
+enum sheaf_status sheaf__pending_settle(struct sheaf__pending *pending);
 
 /* ---- on a communication thread ---- */
-void sheaf__pending_init(struct sheaf__pending *async);
+void sheaf__pending_init(struct sheaf__pending *pending);
 /* Whose thread the caller is; NULL: no communication thread. */
 struct sheaf__pending *sheaf__pending_here(void);
-void sheaf__pending_set_here(struct sheaf__pending *async);
+void sheaf__pending_set_here(struct sheaf__pending *pending);
 /* Its naps are a part of what the collective is expected to take; as long as the collective has
  * reason to go on, the member's wait for it has. NULL for NULL. */
-struct sheaf__idle *sheaf__pending_idle(struct sheaf__pending *async);
+struct sheaf__idle *sheaf__pending_idle(struct sheaf__pending *pending);
 /* Of a collective that began at `start` and took `took`: the time before the member waited. */
 uint64_t sheaf__pending_hidden(uint64_t start, uint64_t took);
 

@@ -34,8 +34,8 @@ enum sheaf_status sheaf_comm_alloc(struct sheaf_comm *comm, int member, size_t b
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "comm alloc: member %d is not driven by rank %d", member,
                                sheaf_world_rank());
-    if (self->async) { /* its thread looks for regions */
-        const enum sheaf_status st = sheaf__pending_settle(self->async);
+    if (self->pending) { /* its thread looks for regions */
+        const enum sheaf_status st = sheaf__pending_settle(self->pending);
         if (st) return st;
     }
     while (i < SHEAF__REGIONS && self->own[i].base) i++;
@@ -80,7 +80,7 @@ static void release(struct sheaf_comm *comm, struct sheaf__member *self, size_t 
 
 void sheaf_comm_dealloc(struct sheaf_comm *comm, int member, void *memory) {
     struct sheaf__member *self = sheaf__find_member(comm, member);
-    if (self && self->async) sheaf__pending_settle(self->async);
+    if (self && self->pending) sheaf__pending_settle(self->pending);
     for (size_t i = 0; self && memory && i < SHEAF__REGIONS; i++)
         if (self->own[i].base == memory) release(comm, self, i);
 }

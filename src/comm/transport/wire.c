@@ -144,7 +144,7 @@ static enum sheaf_status wait_lane(struct sheaf__call *c, int lane, unsigned bey
         .away = &c->away,
         .describe = sheaf__describe_call,
         .user = c,
-        .idle = sheaf__pending_idle(c->async),
+        .idle = sheaf__pending_idle(c->pending),
     };
     return sheaf__mpi_wait_all(&wait);
 }

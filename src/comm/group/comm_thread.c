@@ -5,7 +5,7 @@
  * this thread, a direct one after the queue is empty. So steps, slots and messages need no locks of
  * their own. While the member computes, the thread sleeps between looks at the wire; once the
  * member waits for it, it looks all the time, as a direct call does. */
-#include "comm/group/async.h"
+#include "comm/group/comm_thread.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -112,15 +112,15 @@ static enum sheaf_status make(struct sheaf_comm *comm, struct sheaf__member *sel
     const int code = sheaf__thread_start(&a->thread, thread_main, a);
     a->runs = code == 0;
     if (!a->runs) {
-        sheaf__async_free(a);
+        sheaf__comm_thread_free(a);
         return sheaf_set_error(SHEAF_STATUS_FAILED, "start collective: cannot start a thread: %s",
                                strerror(code));
     }
-    self->async = a;
+    self->pending = a;
     return SHEAF_STATUS_SUCCESS;
 }
 
-void sheaf__async_free(struct sheaf__pending *a) {
+void sheaf__comm_thread_free(struct sheaf__pending *a) {
     if (!a) return;
     pthread_mutex_lock(&a->lock);
     a->stop = true;
@@ -156,8 +156,8 @@ enum sheaf_status sheaf_comm_start(struct sheaf_comm *comm, int member,
         *ticket = ENDED; /* no other thread may do it */
         return sheaf_comm_run(comm, member, call);
     }
-    if (!self->async && (st = make(comm, self, member))) return st;
-    struct sheaf__pending *a = self->async;
+    if (!self->pending && (st = make(comm, self, member))) return st;
+    struct sheaf__pending *a = self->pending;
     if (a->started >= SHEAF__PENDING &&
         (st = sheaf__pending_await(a, a->started - SHEAF__PENDING + 1)))
         return st;
@@ -182,9 +182,9 @@ enum sheaf_status sheaf_comm_start(struct sheaf_comm *comm, int member,
 enum sheaf_status sheaf_comm_wait(struct sheaf_comm *comm, int member, uint64_t ticket) {
     struct sheaf__member *self = sheaf__find_member(comm, member);
     if (self && ticket == ENDED) return SHEAF_STATUS_SUCCESS;
-    if (!self || !self->async || !ticket || ticket > self->async->started)
+    if (!self || !self->pending || !ticket || ticket > self->pending->started)
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "wait for collective: member %d has started none with ticket %llu",
                                member, (unsigned long long)ticket);
-    return sheaf__pending_await(self->async, ticket);
+    return sheaf__pending_await(self->pending, ticket);
 }
