@@ -109,8 +109,8 @@ const char *sheaf_world_mpi(void);
 const char *sheaf_world_mpi_lacks(size_t i);
 
 /* All devices of the job, in the same order on every rank: by rank, then as the registry of that
- * rank lists them. Local ones are the registry's own objects, remote ones are stand-ins with name,
- * memory and type ("CPU0@1"). The first call is collective; the array is owned by the world.
+ * rank lists them. Local ones are the registry's own objects, remote ones have name, memory and
+ * type ("CPU0@1"), and refuse work. The first call is collective; the array is owned by the world.
  * INVALID before sheaf_world_init in a process that a launcher started: each rank would be alone.
  */
 enum sheaf_status sheaf_world_devices(const sheaf_backend_dev_t **devices, size_t *n);

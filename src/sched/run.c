@@ -138,7 +138,7 @@ static enum sheaf_status put_strided(const char *dense, char *span,
     return st || whole_rows ? st : sheaf_backend_tensor_set(owner, span, offset, size);
 }
 
-/* Takes what stand-ins wrote to where it belongs. */
+/* Takes what a redirected node wrote to where it belongs. */
 static enum sheaf_status bring_back(struct sheaf_backend_sched *s, struct sched_slot *slot,
                                     const struct sched_split *sp, const struct sched_exec *exec) {
     const struct sheaf_tensor *target = exec->target;
@@ -196,8 +196,8 @@ static void release(struct sheaf_backend_sched *s, int until) {
 }
 
 static enum sheaf_status note_carried(struct sheaf_backend_sched *s, const struct sched_slot *slot,
-                                      const struct sched_piece *piece, int backend) {
-    for (int p = piece->first; p < piece->last; p++) {
+                                      const struct sched_subgraph *subgraph, int backend) {
+    for (int p = subgraph->first; p < subgraph->last; p++) {
         struct sheaf_tensor *t = slot->exec.at[p].run;
         if (!(t->flags & SHEAF_BACKEND_TENSOR_CARRIED)) continue;
         enum sheaf_status st = SCHED_ROOM(s->carried, s->carried.n + 1);
@@ -211,23 +211,24 @@ static enum sheaf_status note_carried(struct sheaf_backend_sched *s, const struc
 /* ---- splits ---- */
 
 static enum sheaf_status submit(struct sheaf_backend_sched *s, struct sched_slot *slot,
-                                const struct sched_split *sp, struct sched_piece *piece, bool dry) {
+                                const struct sched_split *sp, struct sched_subgraph *subgraph,
+                                bool dry) {
     const bool whole = sheaf__sched_hands_on(s, sp->backend);
-    const uint64_t uid = piece->graph.uid ? piece->graph.uid : sheaf__graph_next_uid();
-    piece->graph = (struct sheaf_cgraph){
-        .size = piece->n_nodes,
-        .n_nodes = piece->n_nodes,
-        .n_leafs = whole ? piece->n_leafs : 0,
-        .nodes = slot->nodes.at + piece->first_node,
-        .leafs = whole ? slot->leafs.at + piece->first_leaf : NULL,
+    const uint64_t uid = subgraph->graph.uid ? subgraph->graph.uid : sheaf__graph_next_uid();
+    subgraph->graph = (struct sheaf_cgraph){
+        .size = subgraph->n_nodes,
+        .n_nodes = subgraph->n_nodes,
+        .n_leafs = whole ? subgraph->n_leafs : 0,
+        .nodes = slot->nodes.at + subgraph->first_node,
+        .leafs = whole ? slot->leafs.at + subgraph->first_leaf : NULL,
         .uid = uid,
     };
     const sheaf_backend_t backend = s->backends[sp->backend];
-    enum sheaf_status st = dry ? backend->iface->graph_reserve(backend, &piece->graph)
-                               : sheaf_backend_graph_compute_async(backend, &piece->graph);
+    enum sheaf_status st = dry ? backend->iface->graph_reserve(backend, &subgraph->graph)
+                               : sheaf_backend_graph_compute_async(backend, &subgraph->graph);
     if (st) return st;
     s->dirty[sp->backend] = s->async[sp->backend];
-    return whole ? note_carried(s, slot, piece, sp->backend) : SHEAF_STATUS_SUCCESS;
+    return whole ? note_carried(s, slot, subgraph, sp->backend) : SHEAF_STATUS_SUCCESS;
 }
 
 /* Groups of nodes that end where the callback wants to look. */
@@ -240,14 +241,14 @@ static enum sheaf_status run_observed(struct sheaf_backend_sched *s, struct sche
         while (last < sp->last && !wanted)
             wanted = s->callback(slot->exec.at[last++].tensor, true, s->callback_user);
         const int n_nodes = slot->nodes.n, n_leafs = slot->leafs.n;
-        st = sheaf__sched_piece(s, slot, sp, first, last,
-                                sheaf__sched_next_start(slot, sp->backend, last));
-        if (!st) st = submit(s, slot, sp, &slot->pieces.at[slot->pieces.n - 1], false);
+        st = sheaf__sched_subgraph(s, slot, sp, first, last,
+                                   sheaf__sched_next_start(slot, sp->backend, last));
+        if (!st) st = submit(s, slot, sp, &slot->subgraphs.at[slot->subgraphs.n - 1], false);
         if (!st) st = settle(s, sp->backend);
         if (!st) st = bring_back(s, slot, sp, &slot->exec.at[last - 1]);
         slot->nodes.n = n_nodes;
         slot->leafs.n = n_leafs;
-        slot->pieces.n = slot->splits.n;
+        slot->subgraphs.n = slot->splits.n;
         release(s, last);
         if (!st && wanted && !s->callback(slot->exec.at[last - 1].tensor, false, s->callback_user))
             st = sheaf_set_error(SHEAF_STATUS_ABORTED,
@@ -272,7 +273,7 @@ enum sheaf_status sheaf__sched_dry_run(struct sheaf_backend_sched *s, struct sch
     for (int i = 0; i < slot->splits.n && !st; i++) {
         const struct sched_split *sp = &slot->splits.at[i];
         if (!s->backends[sp->backend]->iface->graph_reserve) continue;
-        st = submit(s, slot, sp, &slot->pieces.at[sp->piece], true);
+        st = submit(s, slot, sp, &slot->subgraphs.at[sp->subgraph], true);
         release(s, sp->last);
     }
     sheaf__sched_release_all(s);
@@ -295,7 +296,7 @@ enum sheaf_status sheaf__sched_run(struct sheaf_backend_sched *s, struct sched_s
         if (s->callback) {
             st = run_observed(s, slot, sp);
         } else {
-            st = submit(s, slot, sp, &slot->pieces.at[sp->piece], false);
+            st = submit(s, slot, sp, &slot->subgraphs.at[sp->subgraph], false);
             if (!st) st = bring_back(s, slot, sp, &slot->exec.at[sp->last - 1]);
         }
         if (!st && s->async[b] && event_of(s, b))

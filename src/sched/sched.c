@@ -149,7 +149,7 @@ static void free_slot(struct sched_slot *slot) {
     free(slot->copies.at);
     free(slot->exec.at);
     free(slot->patches.at);
-    free(slot->pieces.at);
+    free(slot->subgraphs.at);
     free((void *)slot->nodes.at);
     free((void *)slot->leafs.at);
     free(slot->seen.at);

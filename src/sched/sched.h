@@ -46,21 +46,21 @@ struct sched_copy { /* of `src` in memory of `backend` */
     int backend;
     int next;
     bool from_user;                                    /* src is an input that the user sets */
-    bool shared;                                       /* false: a stand-in's, brought back */
+    bool shared; /* false: of a redirected node, brought back */
     struct sheaf_tensor *copy[SHEAF_SCHED_MAX_COPIES]; /* of each slot */
 };
 
 struct sched_exec {              /* a node to compute */
     struct sheaf_tensor *tensor; /* of the user's graph */
-    struct sheaf_tensor *run;    /* itself, or a stand-in that writes into a copy */
-    struct sheaf_tensor *target; /* stand-ins: what the copy is brought back to */
+    struct sheaf_tensor *run;    /* itself, or redirected: it writes into a copy */
+    struct sheaf_tensor *target; /* of a redirected one: what the copy is brought back to */
 };
 
 struct sched_split {
     int backend;
     int first, last;          /* of slot->exec */
     int first_copy, n_copies; /* of slot->copies */
-    int piece;                /* of slot->pieces */
+    int subgraph;             /* of slot->subgraphs */
 };
 
 struct sched_patch { /* of the user's tensors */
@@ -71,7 +71,7 @@ struct sched_patch { /* of the user's tensors */
     int32_t added; /* of the flags: those that the tensor did not have */
 };
 
-struct sched_piece { /* nodes [first, last) of the execution order, as a graph */
+struct sched_subgraph { /* nodes [first, last) of the execution order, as a graph */
     int first, last;
     int first_node, n_nodes, first_leaf, n_leafs; /* of slot->nodes, slot->leafs */
     struct sheaf_cgraph graph;
@@ -99,20 +99,21 @@ struct sched_slot {
     SCHED_LIST(struct sched_copy) copies;
     SCHED_LIST(struct sched_exec) exec;
     SCHED_LIST(struct sched_patch) patches;
-    SCHED_LIST(struct sched_piece) pieces;
-    SCHED_LIST(struct sheaf_tensor *) nodes; /* of pieces */
+    SCHED_LIST(struct sched_subgraph) subgraphs;
+    SCHED_LIST(struct sheaf_tensor *) nodes; /* of subgraphs */
     SCHED_LIST(struct sheaf_tensor *) leafs;
-    SCHED_LIST(uint64_t) seen; /* [info] number of the piece that lists the tensor */
+    SCHED_LIST(uint64_t) seen; /* [info] number of the subgraph that lists the tensor */
     /* for the allocator */
     SCHED_LIST(struct sheaf_tensor *) alloc_nodes;
     SCHED_LIST(int) node_ids;
     SCHED_LIST(int) leaf_ids;
-    SCHED_LIST(struct sheaf_tensor *) blocks; /* SCHED_BLOCK descriptors each: copies, stand-ins */
+    SCHED_LIST(struct sheaf_tensor *)
+    blocks; /* SCHED_BLOCK descriptors each: copies, redirected nodes */
     int n_tensors;
     /* a split reads or writes another backend's memory where it lies, or writes an input */
     bool direct;
     bool patched, in_flight;
-    uint64_t n_pieces; /* ever built */
+    uint64_t n_subgraphs; /* ever built */
 };
 
 enum { SCHED_BLOCK = 64 };
@@ -180,10 +181,10 @@ void sheaf__sched_unpatch(struct sched_slot *slot);
 static inline bool sheaf__sched_hands_on(const struct sheaf_backend_sched *s, int backend) {
     return s->backends[backend]->iface->release_tensor != NULL;
 }
-/* Makes the piece of nodes [first, last) of a split; the slot is patched. */
-enum sheaf_status sheaf__sched_piece(struct sheaf_backend_sched *s, struct sched_slot *slot,
-                                     const struct sched_split *split, int first, int last,
-                                     int next_start);
+/* Makes the subgraph of nodes [first, last) of a split; the slot is patched. */
+enum sheaf_status sheaf__sched_subgraph(struct sheaf_backend_sched *s, struct sched_slot *slot,
+                                        const struct sched_split *split, int first, int last,
+                                        int next_start);
 /* Execution position at which `backend` computes again after `position`, or SCHED_NONE. */
 int sheaf__sched_next_start(const struct sched_slot *slot, int backend, int position);
 

@@ -2,9 +2,9 @@
  * graph that the backend is given.
  *
  * A copy stands for one tensor in the memory of one backend, dense, filled before the first split
- * that reads it. A node that writes into memory which its backend cannot use gets a *stand-in* that
- * writes into a copy; the copy is brought back, and the split ends there, so that readers of the
- * result come after that.
+ * that reads it. A node that writes into memory which its backend cannot use is *redirected*: a node
+ * like it writes into a copy. The copy is brought back, and the split ends there, so that readers of
+ * the result come after that.
  *
  * Backends with release_tensor (see backend-impl.h) are given whole graphs: views of earlier
  * results are listed again, earlier results are leaves. */
@@ -151,8 +151,8 @@ static int written_operand(const struct sheaf_tensor *t) {
     return SCHED_NONE;
 }
 
-static enum sheaf_status add_stand_in(struct sheaf_backend_sched *s, struct sched_slot *slot,
-                                      struct sched_exec *exec, int backend) {
+static enum sheaf_status redirect(struct sheaf_backend_sched *s, struct sched_slot *slot,
+                                  struct sched_exec *exec, int backend) {
     struct sheaf_tensor *t = exec->tensor;
     const int j = written_operand(t);
     if (j == SCHED_NONE) {
@@ -213,7 +213,7 @@ static enum sheaf_status begin_split(struct sched_slot *slot, int backend) {
                                                              .first = slot->exec.n,
                                                              .last = slot->exec.n,
                                                              .first_copy = slot->copies.n,
-                                                             .piece = SCHED_NONE};
+                                                             .subgraph = SCHED_NONE};
     return st;
 }
 
@@ -236,7 +236,7 @@ static enum sheaf_status add_node(struct sheaf_backend_sched *s, struct sched_sl
     struct sched_exec *exec = &slot->exec.at[slot->exec.n];
     *exec = (struct sched_exec){.tensor = t, .run = t};
     if (t->view_src && !sheaf__sched_can_use(s, slot, backend, t)) {
-        st = add_stand_in(s, slot, exec, backend);
+        st = redirect(s, slot, exec, backend);
         *ended = true;
     }
     for (int j = 0; j < SHEAF_MAX_SRC && !st; j++) {
@@ -275,7 +275,7 @@ static enum sheaf_status add_alloc(struct sched_slot *slot, struct sheaf_tensor 
     return st;
 }
 
-/* The user's nodes in order, the copies for a split before its first one, stand-ins beside. */
+/* The user's nodes in order, the copies for a split before its first one, redirected nodes beside. */
 static enum sheaf_status list_for_allocator(struct sheaf_backend_sched *s,
                                             struct sched_slot *slot) {
     const struct sheaf_cgraph *g = slot->graph;
@@ -313,7 +313,7 @@ static enum sheaf_status list_for_allocator(struct sheaf_backend_sched *s,
     return st;
 }
 
-/* ---- pieces ---- */
+/* ---- subgraphs ---- */
 
 int sheaf__sched_next_start(const struct sched_slot *slot, int backend, int position) {
     for (int i = 0; i < slot->splits.n; i++) {
@@ -351,13 +351,13 @@ static void find_last_reads(struct sheaf_backend_sched *s, struct sched_slot *sl
 struct lister { /* of a whole graph */
     struct sheaf_backend_sched *s;
     struct sched_slot *slot;
-    struct sched_piece *piece;
+    struct sched_subgraph *subgraph;
 };
 
 static bool mark_seen(struct sched_slot *slot, const struct sheaf_tensor *t) {
     const int i = sheaf__sched_map_get(&slot->map, t);
-    if (i == SCHED_NONE || slot->seen.at[i] == slot->n_pieces) return false;
-    slot->seen.at[i] = slot->n_pieces;
+    if (i == SCHED_NONE || slot->seen.at[i] == slot->n_subgraphs) return false;
+    slot->seen.at[i] = slot->n_subgraphs;
     return true;
 }
 
@@ -376,13 +376,13 @@ static enum sheaf_status list_node(struct lister *l, struct sheaf_tensor *t) {
 static bool is_earlier(const struct lister *l, const struct sheaf_tensor *t) {
     const int i = sheaf__sched_map_get(&l->slot->map, t);
     return i != SCHED_NONE && l->slot->info.at[i].position != SCHED_NONE &&
-           l->slot->info.at[i].position < l->piece->first;
+           l->slot->info.at[i].position < l->subgraph->first;
 }
 
 static enum sheaf_status list_operand(struct lister *l, struct sheaf_tensor *reader, int j) {
     struct sheaf_tensor *t = reader->src[j];
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    /* written in an earlier piece into memory of another tensor: look at that */
+    /* written in an earlier subgraph into memory of another tensor: look at that */
     while (!st && is_earlier(l, t) && t->view_src && !sheaf__sched_is_view(t)) {
         const int w = written_operand(t);
         if (w == SCHED_NONE) {
@@ -396,7 +396,7 @@ static enum sheaf_status list_operand(struct lister *l, struct sheaf_tensor *rea
     }
     if (st) return st;
     if (sheaf__sched_map_get(&l->slot->map, t) == SCHED_NONE) { /* a copy: a leaf, listed once */
-        for (int i = l->piece->first_leaf; i < l->slot->leafs.n; i++) {
+        for (int i = l->subgraph->first_leaf; i < l->slot->leafs.n; i++) {
             if (l->slot->leafs.at[i] == t) return st;
         }
         return list_leaf(l, t);
@@ -419,7 +419,7 @@ static enum sheaf_status list_whole(struct lister *l, int next_start) {
     enum sheaf_status st = SCHED_ROOM(slot->seen, slot->info.cap);
     for (; !st && (size_t)slot->seen.n < slot->info.cap; slot->seen.n++)
         slot->seen.at[slot->seen.n] = 0;
-    for (int p = l->piece->first; p < l->piece->last && !st; p++) {
+    for (int p = l->subgraph->first; p < l->subgraph->last && !st; p++) {
         struct sheaf_tensor *t = slot->exec.at[p].run;
         for (int j = 0; j < SHEAF_MAX_SRC && !st; j++) {
             if (t->src[j]) st = list_operand(l, t, j);
@@ -429,7 +429,7 @@ static enum sheaf_status list_whole(struct lister *l, int next_start) {
         if (st || t->view_src) continue;
         const int last_read = sheaf__sched_info_of(slot, t)->last_read;
         int32_t flags = 0;
-        if (last_read >= l->piece->last) flags = SHEAF_TENSOR_FLAG_OUTPUT;
+        if (last_read >= l->subgraph->last) flags = SHEAF_TENSOR_FLAG_OUTPUT;
         if (next_start != SCHED_NONE && last_read >= next_start)
             flags |= SHEAF_BACKEND_TENSOR_CARRIED;
         if (flags)
@@ -438,26 +438,26 @@ static enum sheaf_status list_whole(struct lister *l, int next_start) {
     return st;
 }
 
-enum sheaf_status sheaf__sched_piece(struct sheaf_backend_sched *s, struct sched_slot *slot,
-                                     const struct sched_split *split, int first, int last,
-                                     int next_start) {
-    enum sheaf_status st = SCHED_ROOM(slot->pieces, slot->pieces.n + 1);
+enum sheaf_status sheaf__sched_subgraph(struct sheaf_backend_sched *s, struct sched_slot *slot,
+                                        const struct sched_split *split, int first, int last,
+                                        int next_start) {
+    enum sheaf_status st = SCHED_ROOM(slot->subgraphs, slot->subgraphs.n + 1);
     if (st) return st;
-    struct sched_piece *piece = &slot->pieces.at[slot->pieces.n];
-    *piece = (struct sched_piece){
+    struct sched_subgraph *subgraph = &slot->subgraphs.at[slot->subgraphs.n];
+    *subgraph = (struct sched_subgraph){
         .first = first, .last = last, .first_node = slot->nodes.n, .first_leaf = slot->leafs.n};
-    slot->n_pieces++;
+    slot->n_subgraphs++;
     if (sheaf__sched_hands_on(s, split->backend)) {
-        struct lister l = {s, slot, piece};
+        struct lister l = {s, slot, subgraph};
         st = list_whole(&l, next_start);
     } else {
         st = SCHED_ROOM(slot->nodes, slot->nodes.n + last - first);
         for (int p = first; p < last && !st; p++)
             slot->nodes.at[slot->nodes.n++] = slot->exec.at[p].run;
     }
-    piece->n_nodes = slot->nodes.n - piece->first_node;
-    piece->n_leafs = slot->leafs.n - piece->first_leaf;
-    slot->pieces.n++;
+    subgraph->n_nodes = slot->nodes.n - subgraph->first_node;
+    subgraph->n_leafs = slot->leafs.n - subgraph->first_leaf;
+    slot->subgraphs.n++;
     return st;
 }
 
@@ -468,7 +468,7 @@ enum sheaf_status sheaf__sched_split(struct sheaf_backend_sched *s, struct sched
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     bool ended = false;
     slot->splits.n = slot->copies.n = slot->exec.n = slot->patches.n = 0;
-    slot->pieces.n = slot->nodes.n = slot->leafs.n = slot->n_tensors = 0;
+    slot->subgraphs.n = slot->nodes.n = slot->leafs.n = slot->n_tensors = 0;
     slot->direct = false;
     slot->patched = true;
     for (int i = 0; i < g->n_nodes && !st; i++) {
@@ -477,9 +477,9 @@ enum sheaf_status sheaf__sched_split(struct sheaf_backend_sched *s, struct sched
     if (!st) find_last_reads(s, slot);
     for (int i = 0; i < slot->splits.n && !st; i++) {
         struct sched_split *sp = &slot->splits.at[i];
-        sp->piece = slot->pieces.n;
-        st = sheaf__sched_piece(s, slot, sp, sp->first, sp->last,
-                                sheaf__sched_next_start(slot, sp->backend, sp->last));
+        sp->subgraph = slot->subgraphs.n;
+        st = sheaf__sched_subgraph(s, slot, sp, sp->first, sp->last,
+                                   sheaf__sched_next_start(slot, sp->backend, sp->last));
     }
     if (!st) st = list_for_allocator(s, slot);
     return st;

@@ -1,6 +1,6 @@
-/* All devices of the job in one list: this rank's own objects, and stand-ins for those of others.
+/* All devices of the job in one list: this rank's own objects, and remote devices.
  *
- * A stand-in answers questions (name, type, memory, what it supports) and refuses work. It judges
+ * A remote device answers questions (name, type, memory, what it supports) and refuses work. It judges
  * ops as the first local device of its type does, so that ranks with the same build decide alike.
  */
 #include <ctype.h>
