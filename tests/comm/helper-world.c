@@ -171,6 +171,8 @@ static bool agree(void) {
     if (sheaf_world_rank() == 1) mine = sheaf_set_error(SHEAF_STATUS_IO, "file x is gone");
     if (sheaf_world_rank() == 2) mine = sheaf_set_error(SHEAF_STATUS_INVALID, "file y is bad");
     if (sheaf_world_agree(mine, "load") != SHEAF_STATUS_IO) return wrong("agree");
+    /* the caller's caller agrees on it, too: the rank is named once */
+    if (sheaf_world_agree(SHEAF_STATUS_IO, "start") != SHEAF_STATUS_IO) return wrong("agree");
     if (sheaf_world_failed()) return wrong("agree killed the world");
     char text[512];
     snprintf(text, sizeof text, "%s", sheaf_last_error());

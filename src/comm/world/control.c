@@ -332,38 +332,50 @@ enum sheaf_status sheaf_world_gather_v(const void *send, void *recv, const size_
     return st;
 }
 
-/* Does the text begin with a rank, as one does that was agreed on before? */
-static bool names_rank(const char *text) {
-    int rank = -1;
-    if (sscanf(text, "rank %d", &rank) != 1 || rank < 0 || rank >= sheaf_world_size()) return false;
-    const char *name = sheaf__rank_text(rank);
-    const size_t n = strlen(name);
-    return !strncmp(text, name, n) && !strncmp(text + n, ": ", 2);
+/* What a rank says in an agreement: its status; of a failure the text; 1 if that is the text of an
+ * earlier agreement, which names the rank. */
+enum { VOTE_STATUS = 4, VOTE_TEXT = 763, VOTE_AGREED = VOTE_STATUS + VOTE_TEXT, VOTE_BYTES };
+
+static void write_vote(uint8_t vote[static VOTE_BYTES], enum sheaf_status status) {
+    const struct sheaf__world *w = sheaf__world();
+    const char *error = sheaf_last_error();
+    memset(vote, 0, VOTE_BYTES);
+    sheaf__put_le(vote, (uint32_t)status, VOTE_STATUS);
+    if (!status) return;
+    vote[VOTE_AGREED] = *error && !strcmp(error, w->agreed);
+    snprintf((char *)vote + VOTE_STATUS, VOTE_TEXT, "%s",
+             *error ? error : sheaf_status_to_string(status));
+}
+
+static enum sheaf_status status_of(const uint8_t vote[static VOTE_BYTES]) {
+    return (enum sheaf_status)(int32_t)(uint32_t)sheaf__get_le(vote, VOTE_STATUS);
+}
+
+/* Sets the error to that of the rank, and keeps it as what was agreed on. */
+static void take_failure(int rank, const uint8_t vote[static VOTE_BYTES]) {
+    struct sheaf__world *w = sheaf__world();
+    char text[VOTE_TEXT];
+    memcpy(text, vote + VOTE_STATUS, sizeof text);
+    text[sizeof text - 1] = 0;
+    const bool named = vote[VOTE_AGREED];
+    sheaf_set_error(status_of(vote), "%s%s%s", named ? "" : sheaf__rank_text(rank),
+                    named ? "" : ": ", text);
+    snprintf(w->agreed, sizeof w->agreed, "%s", sheaf_last_error());
+    w->reporter = rank;
 }
 
 enum sheaf_status sheaf_world_agree(enum sheaf_status mine, const char *what) {
-    enum { STATUS_BYTES = 4, TEXT_BYTES = 764, VOTE_BYTES = STATUS_BYTES + TEXT_BYTES };
     struct sheaf__world *w = sheaf__world();
     if (w->size == 1 && !sheaf__has_failed(w)) return mine;
-    uint8_t vote[VOTE_BYTES] = {0};
-    uint8_t *votes = malloc((size_t)w->size * VOTE_BYTES);
-    sheaf__put_le(vote, (uint32_t)mine, STATUS_BYTES);
-    if (mine)
-        snprintf((char *)vote + STATUS_BYTES, TEXT_BYTES, "%s",
-                 sheaf_last_error()[0] ? sheaf_last_error() : sheaf_status_to_string(mine));
+    uint8_t vote[VOTE_BYTES], *votes = malloc((size_t)w->size * VOTE_BYTES);
+    write_vote(vote, mine);
     if (!votes) return sheaf__fail(SHEAF_STATUS_ALLOC_FAILED, "agree '%s': out of memory", what);
     enum sheaf_status st = all_gather(AGREE, vote, VOTE_BYTES, votes, NULL, what);
     if (!st) w->reporter = -1;
     for (int r = 0; r < w->size && !st; r++) {
-        const uint8_t *v = votes + (size_t)r * VOTE_BYTES;
-        st = (enum sheaf_status)(int32_t)(uint32_t)sheaf__get_le(v, STATUS_BYTES);
-        if (!st) continue;
-        w->reporter = r;
-        char text[TEXT_BYTES];
-        memcpy(text, v + STATUS_BYTES, sizeof text);
-        text[sizeof text - 1] = 0;
-        const bool named = names_rank(text);
-        sheaf_set_error(st, "%s%s%s", named ? "" : sheaf__rank_text(r), named ? "" : ": ", text);
+        const uint8_t *theirs = votes + (size_t)r * VOTE_BYTES;
+        st = status_of(theirs);
+        if (st) take_failure(r, theirs);
     }
     free(votes);
     return st;

@@ -36,6 +36,7 @@ struct sheaf__world {
     MPI_Comm control, data;
     struct sheaf__failure *_Atomic failure; /* never NULL */
     int reporter;                           /* lowest rank that failed in the last agree; -1 none */
+    char agreed[1024]; /* the error that it has set, with the rank: not named again */
     uint32_t n_groups;                      /* groups made so far, the same on every rank */
 };
 
