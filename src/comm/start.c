@@ -138,9 +138,38 @@ static enum sheaf_status start_mpi(const void *mpi_comm, bool initialized) {
     return join(mpi_comm ? *(const MPI_Comm *)mpi_comm : MPI_COMM_WORLD);
 }
 
-/* identity record on the wire: version 24, byte order 8, identity 8, host name 64 */
+/* ---- hosts ---- */
+
+/* What ranks tell each other of themselves: version 24, byte order 8, identity 8, host name 64. */
 static const uint64_t BYTE_ORDER_MARK = 0x0102030405060708; /* as the rank has it in memory */
 enum { ID_VERSION = 24, ID_HASH = 32, ID_NAME = 40, ID_BYTES = ID_NAME + SHEAF__HOST_NAME_BYTES };
+
+static void write_identity(uint8_t id[static ID_BYTES]) {
+    memset(id, 0, ID_BYTES);
+    snprintf((char *)id, ID_VERSION, "%s", sheaf_version());
+    memcpy(id + ID_VERSION, &BYTE_ORDER_MARK, sizeof BYTE_ORDER_MARK);
+    gethostname((char *)id + ID_NAME, SHEAF__HOST_NAME_BYTES - 1);
+    sheaf__put_le(id + ID_HASH, host_identity((const char *)id + ID_NAME), 8);
+}
+
+/* Do the ranks' numbers and versions fit? ids: those of all ranks. */
+static enum sheaf_status check_identities(const uint8_t *ids) {
+    for (int r = 1; r < sheaf_world_size(); r++) {
+        const uint8_t *id = ids + (size_t)r * ID_BYTES;
+        if (memcmp(ids + ID_VERSION, id + ID_VERSION, sizeof BYTE_ORDER_MARK))
+            return sheaf_set_error(SHEAF_STATUS_INVALID,
+                                   "start: %s and %s have different byte orders; numbers travel as "
+                                   "they are, so all hosts of a job need the same",
+                                   sheaf__rank_text(0), sheaf__rank_text(r));
+        if (!memcmp(ids, id, ID_VERSION)) continue;
+        return sheaf_set_error(
+            SHEAF_STATUS_INVALID,
+            "start: %s runs sheaf %.*s, %s runs %.*s; use one version everywhere",
+            sheaf__rank_text(0), ID_VERSION, (const char *)ids, sheaf__rank_text(r), ID_VERSION,
+            (const char *)id);
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
 
 /* Which ranks of a host may share memory: those with the same number. Tests make several "hosts" of
  * one with SHEAF_COMM_TRANSPORT: "mpi" gives each rank its own, "hosts:0,1,0,1" numbers them. */
@@ -153,64 +182,55 @@ static long share_label(const char *transport, int rank) {
     return at ? strtol(at, NULL, 10) : 0;
 }
 
-/* Fills host_of, share_of, names and local ranks from the identities of all ranks. */
-static enum sheaf_status find_hosts(const char *transport) {
+/* Sets host_of, host_name, share_of and n_hosts. first [size]: room for the lowest rank of each
+ * rank's host. */
+static void place_ranks(const uint8_t *ids, const char *transport, int *first) {
     struct sheaf__world *w = sheaf__world();
-    enum sheaf_status st = SHEAF_STATUS_ALLOC_FAILED;
-    const size_t n = (size_t)w->size;
-    uint8_t mine[ID_BYTES] = {0}, *all = calloc(n, ID_BYTES);
-    int *first = calloc(n, sizeof *first); /* [rank] lowest rank of its host */
-    w->host_of = calloc(n, sizeof *w->host_of);
-    w->share_of = calloc(n, sizeof *w->share_of);
-    w->host_name = calloc(n, sizeof *w->host_name);
-    if (!all || !first || !w->host_of || !w->share_of || !w->host_name) {
-        sheaf_set_error(st, "start: out of memory");
-        goto out;
-    }
-    snprintf((char *)mine, ID_VERSION, "%s", sheaf_version());
-    memcpy(mine + ID_VERSION, &BYTE_ORDER_MARK, sizeof BYTE_ORDER_MARK);
-    gethostname((char *)mine + ID_NAME, SHEAF__HOST_NAME_BYTES - 1);
-    sheaf__put_le(mine + ID_HASH, host_identity((const char *)mine + ID_NAME), 8);
-    if ((st = sheaf_world_all_gather(mine, ID_BYTES, all, "start"))) goto out;
-
     w->n_hosts = 0;
-    w->local_rank = w->local_size = 0;
-    for (size_t r = 0; r < n; r++) {
-        const uint8_t *id = all + r * ID_BYTES;
+    for (int r = 0; r < w->size; r++) {
+        const uint8_t *id = ids + (size_t)r * ID_BYTES;
         memcpy(w->host_name[r], id + ID_NAME, SHEAF__HOST_NAME_BYTES - 1);
-        size_t q = 0;
-        while (memcmp(all + q * ID_BYTES + ID_HASH, id + ID_HASH, ID_BYTES - ID_HASH)) q++;
-        first[r] = (int)q;
+        int q = 0;
+        while (memcmp(ids + (size_t)q * ID_BYTES + ID_HASH, id + ID_HASH, ID_BYTES - ID_HASH)) q++;
+        first[r] = q;
         w->host_of[r] = q == r ? w->n_hosts++ : w->host_of[q];
         q = 0;
-        const long label = share_label(transport, (int)r);
-        while (first[q] != first[r] || share_label(transport, (int)q) != label) q++;
-        w->share_of[r] = (int)q;
+        const long label = share_label(transport, r);
+        while (first[q] != first[r] || share_label(transport, q) != label) q++;
+        w->share_of[r] = q;
     }
+}
+
+/* This rank's place on its host. */
+static void count_local_ranks(void) {
+    struct sheaf__world *w = sheaf__world();
+    w->local_rank = w->local_size = 0;
     for (int r = 0; r < w->size; r++) {
-        if (first[r] != first[w->rank]) continue;
+        if (w->host_of[r] != w->host_of[w->rank]) continue;
         if (r < w->rank) w->local_rank++;
         w->local_size++;
     }
     w->crowded = w->local_size > sysconf(_SC_NPROCESSORS_ONLN);
-    for (size_t r = 1; r < n; r++) {
-        if (memcmp(all + ID_VERSION, all + r * ID_BYTES + ID_VERSION, sizeof BYTE_ORDER_MARK)) {
-            st = sheaf_set_error(SHEAF_STATUS_INVALID,
-                                 "start: %s and %s have different byte orders; numbers travel as "
-                                 "they are, so all hosts of a job need the same",
-                                 sheaf__rank_text(0), sheaf__rank_text((int)r));
-            break;
-        }
-        if (!memcmp(all, all + r * ID_BYTES, ID_VERSION)) continue;
-        char theirs[ID_VERSION + 1] = {0}, zero[ID_VERSION + 1] = {0};
-        memcpy(theirs, all + r * ID_BYTES, ID_VERSION);
-        memcpy(zero, all, ID_VERSION);
-        st = sheaf_set_error(SHEAF_STATUS_INVALID,
-                             "start: %s runs sheaf %s, %s runs %s; use one version everywhere",
-                             sheaf__rank_text(0), zero, sheaf__rank_text((int)r), theirs);
-        break;
+}
+
+static enum sheaf_status find_hosts(const char *transport) {
+    struct sheaf__world *w = sheaf__world();
+    const size_t n = (size_t)w->size;
+    uint8_t mine[ID_BYTES], *all = calloc(n, ID_BYTES);
+    int *first = calloc(n, sizeof *first);
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    w->host_of = calloc(n, sizeof *w->host_of);
+    w->share_of = calloc(n, sizeof *w->share_of);
+    w->host_name = calloc(n, sizeof *w->host_name);
+    if (!all || !first || !w->host_of || !w->share_of || !w->host_name)
+        st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "start: out of memory");
+    write_identity(mine);
+    if (!st) st = sheaf_world_all_gather(mine, ID_BYTES, all, "start");
+    if (!st) {
+        place_ranks(all, transport, first);
+        count_local_ranks();
+        st = check_identities(all);
     }
-out:
     free(all);
     free(first);
     return st;
