@@ -28,20 +28,24 @@ bool sheaf__address_is_public(uint32_t address);
 int sheaf__address_listen(uint32_t address, uint16_t *port);
 int sheaf__address_connect(uint32_t address, uint16_t port);
 
-/* ---- launcher.c: what a failing job asks of its launcher, through the PMIx library that Open MPI
- * has loaded. It works while the main thread is inside MPI_Init. Every call returns in a few
- * seconds, whatever the launcher does; a launcher without PMIx knows nothing. ---- */
+/* ---- pmix.c: what a failing job asks of its launcher, through the PMIx library that Open MPI has
+ * loaded. It works while the main thread is inside MPI_Init. Every call returns in a few seconds,
+ * whatever the launcher does; a launcher without PMIx knows nothing. ---- */
 enum sheaf__claim {
     SHEAF__CLAIM_UNKNOWN, /* the launcher cannot tell */
     SHEAF__CLAIM_WON,     /* this rank speaks for the job */
     SHEAF__CLAIM_LOST,    /* another rank has spoken */
 };
-/* Was mpirun told to leave ranks alone when others end? */
-bool sheaf__launcher_recovers(void);
+/* Is there a library to ask for claims? */
+bool sheaf__launcher_publishes(void);
 /* Ends the job, also if the launcher was told not to react to deaths. */
 void sheaf__launcher_abort(int status);
 /* Once a process. */
 enum sheaf__claim sheaf__launcher_claim(void);
+
+/* ---- launcher.c: what the launcher's variables say ---- */
+/* Was mpirun told to leave ranks alone when others end? */
+bool sheaf__launcher_recovers(void);
 /* Removes what Open MPI would leave in /dev/shm. */
 void sheaf__launcher_remove_names(void);
 
