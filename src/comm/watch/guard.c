@@ -1,4 +1,4 @@
-/* The guard's thread, and what it does when a job fails.
+/* The guard's thread: what it notices, and what it does when a job fails.
  *
  * Invariant: the thread never takes a lock that the main thread may hold while it waits for MPI,
  * and calls nothing that can block: files are written by a thread of their own (dumps.c), messages
@@ -9,24 +9,16 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/launcher.h"
-#include "base/thread.h"
-#include "comm/watch/watch.h"
+#include "comm/watch/guard.h"
 #include "comm/watch/watch_impl.h"
 #include "comm/world/world.h"
 #include "sheaf/log.h"
 
-enum { TICK_MS = 100, PARTING_MS = 2, STATUS_FAILED = 1 };
-enum {
-    /* After a failure the rank that reports it has this long to print it: several times as long as
-     * the permission takes to arrive. The launcher mostly ends the job earlier. */
-    GRACE_MS = 3000,
-    TOLD_MS = 300, /* for its output to arrive */
-};
+enum { TICK_MS = 100, PARTING_MS = 2 };
 static const uint64_t FINALIZE_NS = 300000000; /* for MPI_Finalize, if the launcher ends the job */
 static const uint64_t ARRIVE_NS = 400000000;   /* and then for the farewell to arrive */
 static const uint64_t BEAT_NS = 250000000;     /* between signs of life */
@@ -35,51 +27,38 @@ static const uint64_t BEAT_NS = 250000000;     /* between signs of life */
  * is out of reach, they wait LISTEN_NS for the report of a lower rank. */
 static const uint64_t ANSWER_NS = 1500000000;
 static const uint64_t LISTEN_NS = 500000000;
-static const uint64_t SPREAD_NS = 1800000000; /* a main thread waits for that at most this long */
 static const uint64_t FORCE_NS = 3000000000u; /* for a main thread to come back from where it is */
 static const uint64_t SILENT_NS = 1500000000; /* after a failure, a rank silent for this long counts
                                                  as stuck */
 static const uint64_t PRINT_NS = 200000000;   /* for a program to print a failure */
 static const uint64_t TORN_NS = 1000000000;   /* for the text of a record */
-static const uint64_t JOIN_NS = 10000000000u; /* for the thread to end */
 static const uint64_t AWAY_NS = 2000000000;   /* without a tick for this long, the process was
                                                  stopped, perhaps with its whole job */
 
-static struct {
-    pthread_t thread;
-    bool runs;
-    int wake;
-    int *pidfds, *ranks, n_pidfds; /* of the other ranks of the share group */
-    _Atomic bool watching, stop, leaving, spread, farewell;
-    _Atomic bool farewell_arrived, ended;
+struct sheaf__guard sheaf__guard = {.wake = -1};
+
+static struct {         /* the thread's own */
     bool forced;        /* the time for the main thread to come back is over */
     uint64_t failed_at; /* 0: not yet */
     uint64_t ends_at;   /* the same: the farewell before an expected end has its time until then */
     uint64_t torn_at;   /* the record was taken, but has no text */
     uint64_t last_tick, last_beat;
     uint64_t told_at; /* when a rank was first seen to print the failure */
-} guard = {.wake = -1};
-
-static bool watching(void) { return atomic_load(&guard.watching); }
+} own;
 
 /* The farewell of this rank is under way. */
 static bool parting(void) {
-    return atomic_load(&guard.farewell) && !atomic_load(&guard.farewell_arrived);
+    return atomic_load(&sheaf__guard.farewell) && !atomic_load(&sheaf__guard.farewell_arrived);
 }
 
-static void kick(void) {
+void sheaf__guard_kick(void) {
     const uint64_t one = 1;
-    if (guard.wake >= 0 && write(guard.wake, &one, sizeof one) < 0) return; /* it is full: awake */
-}
-
-static bool claim(bool last) {
-    const bool mine = sheaf__report_claim(SHEAF__TELLER_MAIN, watching(), last);
-    if (mine) kick(); /* other hosts are to know */
-    return mine;
+    if (sheaf__guard.wake >= 0 && write(sheaf__guard.wake, &one, sizeof one) < 0)
+        return; /* it is full: awake */
 }
 
 static void tell(bool last) {
-    if (sheaf__report_tell(watching(), last)) kick();
+    if (sheaf__report_tell(sheaf__guard_watches(), last)) sheaf__guard_kick();
 }
 
 /* ---- what the guard notices ---- */
@@ -87,25 +66,26 @@ static void tell(bool last) {
 /* While an end is expected deaths are left unread: one that is still there afterwards counts. */
 static void check_deaths(const struct pollfd *fds, uint64_t now) {
     if (sheaf__end_is_expected(now)) return;
-    for (int i = 0; i < guard.n_pidfds; i++) {
-        if (guard.pidfds[i] < 0 || !fds[i].revents) continue;
-        close(guard.pidfds[i]);
-        guard.pidfds[i] = -1;
-        if (atomic_load(&sheaf__line(guard.ranks[i])->left)) continue;
+    for (int i = 0; i < sheaf__guard.n_pidfds; i++) {
+        if (sheaf__guard.pidfds[i] < 0 || !fds[i].revents) continue;
+        close(sheaf__guard.pidfds[i]);
+        sheaf__guard.pidfds[i] = -1;
+        if (atomic_load(&sheaf__line(sheaf__guard.ranks[i])->left)) continue;
         if (sheaf__has_failed(sheaf__world())) continue; /* on its way out as we are */
-        sheaf__notice_lost(guard.ranks[i], "has died (it was killed or ended without notice)");
+        sheaf__notice_lost(sheaf__guard.ranks[i],
+                           "has died (it was killed or ended without notice)");
     }
 }
 
 static void check_silence(uint64_t now, bool forgive) {
     const uint64_t limit = sheaf__world()->heartbeat_ns;
     sheaf__links_check(now, limit, forgive);
-    for (int i = 0; i < guard.n_pidfds; i++) {
-        struct sheaf__line *l = sheaf__line(guard.ranks[i]);
+    for (int i = 0; i < sheaf__guard.n_pidfds; i++) {
+        struct sheaf__line *l = sheaf__line(sheaf__guard.ranks[i]);
         if (forgive) atomic_store_explicit(&l->heard_ns, now, memory_order_relaxed);
         const uint64_t heard = atomic_load_explicit(&l->heard_ns, memory_order_relaxed);
-        if (guard.pidfds[i] < 0 || atomic_load(&l->left) || now < heard + limit) continue;
-        sheaf__notice_lost(guard.ranks[i],
+        if (sheaf__guard.pidfds[i] < 0 || atomic_load(&l->left) || now < heard + limit) continue;
+        sheaf__notice_lost(sheaf__guard.ranks[i],
                            "has not run for %.1f s, so it is stopped or starved "
                            "(SHEAF_TIMEOUT_HEARTBEAT_MS)",
                            (double)(now - heard) * 1e-9);
@@ -117,14 +97,14 @@ static void name_self(char *text, size_t size) {
     const char *rank = sheaf__launcher_rank();
     char host[SHEAF__HOST_NAME_BYTES] = "";
     gethostname(host, sizeof host - 1);
-    if (watching() || !rank)
+    if (sheaf__guard_watches() || !rank)
         snprintf(text, size, "%s", sheaf__rank_text(sheaf__world()->rank));
     else
         snprintf(text, size, "rank %.9s (%s)", rank, host);
 }
 
 static struct sheaf__line *own_line(void) {
-    return watching() ? sheaf__line(sheaf__world()->rank) : sheaf__line_alone();
+    return sheaf__guard_watches() ? sheaf__line(sheaf__world()->rank) : sheaf__line_alone();
 }
 
 /* The process was away: the phase of the main thread is not late because of that, and has its time
@@ -139,8 +119,8 @@ static void forgive_phase(uint64_t now) {
  * itself does not say when it has. */
 static bool message_is_out(uint64_t now) {
     const struct sheaf__failure *f = sheaf__world()->failure;
-    if (!guard.told_at && atomic_load(&f->told)) guard.told_at = now;
-    return atomic_load(&f->printed) || (guard.told_at && now > guard.told_at + PRINT_NS);
+    if (!own.told_at && atomic_load(&f->told)) own.told_at = now;
+    return atomic_load(&f->printed) || (own.told_at && now > own.told_at + PRINT_NS);
 }
 
 /* A thread of this process is in the handler of a crash, which waits for the message. */
@@ -182,11 +162,11 @@ static void check_phase(uint64_t now) {
 /* A rank that was killed while it wrote the record has left it without a text. */
 static void check_record(uint64_t now) {
     if (!sheaf__has_failed(sheaf__world())) {
-        guard.torn_at = 0;
+        own.torn_at = 0;
         return;
     }
-    if (!guard.torn_at) guard.torn_at = now;
-    if (now >= guard.torn_at + TORN_NS) sheaf__notice_torn();
+    if (!own.torn_at) own.torn_at = now;
+    if (now >= own.torn_at + TORN_NS) sheaf__notice_torn();
 }
 
 /* ---- after a failure ---- */
@@ -199,36 +179,38 @@ static int place_of(int rank) {
 }
 
 static bool is_silent(int i, uint64_t now) {
-    const struct sheaf__line *l = sheaf__line(guard.ranks[i]);
-    return guard.pidfds[i] >= 0 && !atomic_load(&l->left) &&
+    const struct sheaf__line *l = sheaf__line(sheaf__guard.ranks[i]);
+    return sheaf__guard.pidfds[i] >= 0 && !atomic_load(&l->left) &&
            now > atomic_load_explicit(&l->heard_ns, memory_order_relaxed) + SILENT_NS;
 }
 
 static void dump_records(uint64_t now) {
     const int me = sheaf__world()->rank;
-    struct sheaf__dump *list = calloc((size_t)guard.n_pidfds + 1, sizeof *list);
+    struct sheaf__dump *list = calloc((size_t)sheaf__guard.n_pidfds + 1, sizeof *list);
     int n = 0;
-    if (watching() && list) {
+    if (sheaf__guard_watches() && list) {
         list[n++] = (struct sheaf__dump){me, place_of(me)};
-        for (int i = 0; i < guard.n_pidfds; i++)
-            if (guard.pidfds[i] < 0 || is_silent(i, now))
-                list[n++] = (struct sheaf__dump){guard.ranks[i], place_of(guard.ranks[i])};
+        for (int i = 0; i < sheaf__guard.n_pidfds; i++)
+            if (sheaf__guard.pidfds[i] < 0 || is_silent(i, now))
+                list[n++] =
+                    (struct sheaf__dump){sheaf__guard.ranks[i], place_of(sheaf__guard.ranks[i])};
         sheaf__dumps_write(list, n);
     }
     free(list);
 }
 
 /* A rank of this host that is stopped cannot exit on its own. */
-static void end_silent_ranks(uint64_t now) {
-    for (int i = 0; i < guard.n_pidfds; i++)
-        if (is_silent(i, now)) syscall(SYS_pidfd_send_signal, guard.pidfds[i], SIGKILL, NULL, 0);
+void sheaf__guard_end_silent(uint64_t now) {
+    for (int i = 0; i < sheaf__guard.n_pidfds; i++)
+        if (is_silent(i, now))
+            syscall(SYS_pidfd_send_signal, sheaf__guard.pidfds[i], SIGKILL, NULL, 0);
 }
 
 /* Is a rank lost that cannot exit on its own, or does the launcher leave ranks running? */
-static bool needs_abort(uint64_t now) {
-    if (!watching() || sheaf__launcher_recovers()) return true;
+bool sheaf__guard_needs_abort(uint64_t now) {
+    if (!sheaf__guard_watches() || sheaf__launcher_recovers()) return true;
     if (sheaf__links_lost(now, SILENT_NS)) return true;
-    for (int i = 0; i < guard.n_pidfds; i++)
+    for (int i = 0; i < sheaf__guard.n_pidfds; i++)
         if (is_silent(i, now)) return true;
     return false;
 }
@@ -242,10 +224,10 @@ static void force_exit(uint64_t now) {
     if (!sheaf__world()->may_exit) return;
     sheaf__launcher_remove_names();
     sheaf__dumps_await();
-    end_silent_ranks(now);
-    if (needs_abort(now)) sheaf__launcher_abort(STATUS_FAILED);
+    sheaf__guard_end_silent(now);
+    if (sheaf__guard_needs_abort(now)) sheaf__launcher_abort(SHEAF__GUARD_STATUS);
     sheaf__speaker_hold();
-    _exit(STATUS_FAILED);
+    _exit(SHEAF__GUARD_STATUS);
 }
 
 /* Is it known which host prints the failure? */
@@ -256,15 +238,15 @@ static bool is_settled(uint64_t now) {
     if (atomic_load(&f->permit) || atomic_load(&f->outranked) || atomic_load(&f->told)) return true;
     const bool ask = w->share_of[f->origin] == w->share_of[w->rank];
     const bool reached = ask && sheaf__links_ask(f->origin, f->text);
-    if (now < guard.failed_at + (reached ? ANSWER_NS : LISTEN_NS)) return false;
+    if (now < own.failed_at + (reached ? ANSWER_NS : LISTEN_NS)) return false;
     if (atomic_load(&f->lower)) atomic_store(&w->failure->outranked, 1);
     return true;
 }
 
 static void on_failure(uint64_t now) {
     const struct sheaf__world *w = sheaf__world();
-    if (!guard.failed_at) {
-        guard.failed_at = now;
+    if (!own.failed_at) {
+        own.failed_at = now;
         /* every rank of the share group sends it: the rank that took the record may lack a
          * connection that this one has */
         if (w->share_of && w->share_of[w->failure->origin] == w->share_of[w->rank])
@@ -274,15 +256,15 @@ static void on_failure(uint64_t now) {
         sheaf__record_tell_host();
     }
     if (is_settled(now)) {
-        atomic_store(&guard.spread, true);
+        atomic_store(&sheaf__guard.spread, true);
         if (sheaf__noticed()) tell(false);
     }
     const enum sheaf_phase phase = sheaf__phase();
-    const uint64_t limit = phase == SHEAF_PHASE_IDLE || atomic_load(&guard.leaving)
+    const uint64_t limit = phase == SHEAF_PHASE_IDLE || atomic_load(&sheaf__guard.leaving)
                                ? w->limit_ns[SHEAF_PHASE_FINALIZE]
                                : FORCE_NS;
-    if (now >= guard.failed_at + limit && !guard.forced) {
-        guard.forced = true;
+    if (now >= own.failed_at + limit && !own.forced) {
+        own.forced = true;
         force_exit(now);
     }
 }
@@ -293,10 +275,10 @@ static void end_as_expected(uint64_t now) {
     const struct sheaf__world *w = sheaf__world();
     const uint64_t since = atomic_load(&w->finalize_ns);
     if (!w->may_exit || !since || now < since + FINALIZE_NS || !sheaf__end_is_expected(now)) return;
-    if (!guard.ends_at) guard.ends_at = now + ARRIVE_NS;
-    if (watching()) atomic_store(&sheaf__line(w->rank)->left, 1);
-    atomic_store(&guard.farewell, true); /* the thread goes on with it, and beats no more */
-    if (!sheaf__links_farewell() && now < guard.ends_at) return;
+    if (!own.ends_at) own.ends_at = now + ARRIVE_NS;
+    if (sheaf__guard_watches()) atomic_store(&sheaf__line(w->rank)->left, 1);
+    atomic_store(&sheaf__guard.farewell, true); /* the thread goes on with it, and beats no more */
+    if (!sheaf__links_farewell() && now < own.ends_at) return;
     sheaf__launcher_remove_names();
     _exit(atomic_load(&w->end_status));
 }
@@ -307,23 +289,23 @@ static void end_as_expected(uint64_t now) {
 static void tick(const struct pollfd *fds, uint64_t now) {
     if (fds) {
         const struct sheaf__world *w = sheaf__world();
-        const bool away = now - guard.last_tick > w->heartbeat_ns / 2;
+        const bool away = now - own.last_tick > w->heartbeat_ns / 2;
         atomic_store_explicit(&sheaf__line(w->rank)->heard_ns, now, memory_order_relaxed);
-        sheaf__links_serve(fds + 1 + guard.n_pidfds, now);
+        sheaf__links_serve(fds + 1 + sheaf__guard.n_pidfds, now);
         check_deaths(fds + 1, now);
         /* not behind a farewell, whose arrival they would hide */
-        if ((now >= guard.last_beat + BEAT_NS && !atomic_load(&guard.farewell)) ||
-            guard.failed_at) {
+        if ((now >= own.last_beat + BEAT_NS && !atomic_load(&sheaf__guard.farewell)) ||
+            own.failed_at) {
             sheaf__links_beat();
-            guard.last_beat = now;
+            own.last_beat = now;
         }
         const int told = atomic_load(&w->failure->told) - 1;
         /* also for another rank of the share group; and repeatedly, since a frame may be dropped */
         if (told >= 0 && w->share_of[told] == w->share_of[w->rank]) sheaf__links_told();
         check_silence(now, away);
     }
-    if (now > guard.last_tick + AWAY_NS) forgive_phase(now);
-    guard.last_tick = now;
+    if (now > own.last_tick + AWAY_NS) forgive_phase(now);
+    own.last_tick = now;
     end_as_expected(now);
     if (sheaf__crash_name()) check_crash();
     if (!sheaf__has_failed(sheaf__world())) check_phase(now);
@@ -334,206 +316,30 @@ static void tick(const struct pollfd *fds, uint64_t now) {
     if (sheaf__crash_name() && message_is_out(now)) sheaf__crash_told();
 }
 
-static void *run(void *arg) {
-    struct pollfd *fds = NULL, one = {.fd = guard.wake, .events = POLLIN};
+void *sheaf__guard_run(void *arg) {
+    struct pollfd *fds = NULL, one = {.fd = sheaf__guard.wake, .events = POLLIN};
     (void)arg;
-    while (!atomic_load(&guard.stop)) {
-        const bool met = watching();
-        const int n = met ? 1 + guard.n_pidfds + sheaf__links_fds(NULL) : 1;
+    own.last_tick = sheaf__time_ns();
+    while (!atomic_load(&sheaf__guard.stop)) {
+        const bool met = sheaf__guard_watches();
+        const int n = met ? 1 + sheaf__guard.n_pidfds + sheaf__links_fds(NULL) : 1;
         if (met && !fds) fds = calloc((size_t)n, sizeof *fds);
         struct pollfd *at = met && fds ? fds : &one;
         at[0] = one;
         const bool deaths = !sheaf__end_is_expected(sheaf__time_ns());
-        for (int i = 0; at == fds && i < guard.n_pidfds; i++)
-            at[1 + i] = (struct pollfd){.fd = deaths ? guard.pidfds[i] : -1, .events = POLLIN};
-        if (at == fds) sheaf__links_fds(fds + 1 + guard.n_pidfds);
+        for (int i = 0; at == fds && i < sheaf__guard.n_pidfds; i++)
+            at[1 + i] =
+                (struct pollfd){.fd = deaths ? sheaf__guard.pidfds[i] : -1, .events = POLLIN};
+        if (at == fds) sheaf__links_fds(fds + 1 + sheaf__guard.n_pidfds);
         const int wait = parting() ? PARTING_MS : TICK_MS;
         if (poll(at, at == fds ? (nfds_t)n : 1, wait) < 0 && errno != EINTR) sheaf__nap(10000000);
         uint64_t count;
-        if (at[0].revents && read(guard.wake, &count, sizeof count) < 0) sheaf__nap(1000000);
-        if (parting() && sheaf__links_farewell()) atomic_store(&guard.farewell_arrived, true);
+        if (at[0].revents && read(sheaf__guard.wake, &count, sizeof count) < 0) sheaf__nap(1000000);
+        if (parting() && sheaf__links_farewell())
+            atomic_store(&sheaf__guard.farewell_arrived, true);
         if (!met || fds) tick(met ? fds : NULL, sheaf__time_ns());
     }
     free(fds);
-    atomic_store(&guard.ended, true);
+    atomic_store(&sheaf__guard.ended, true);
     return NULL;
-}
-
-/* After this rank took the record: tells other hosts, and returns when a lower rank that reports a
- * failure of its own has been heard. Any thread. */
-static void spread(void) {
-    if (!guard.runs || !watching()) return;
-    kick();
-    const uint64_t end = sheaf__time_ns() + SPREAD_NS;
-    while (!atomic_load(&guard.spread) && sheaf__time_ns() < end) {
-        sheaf__nap(1000000);
-    }
-}
-
-static enum sheaf_status start_thread(void) {
-    guard.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (guard.wake < 0)
-        return sheaf_set_error(SHEAF_STATUS_FAILED, "start: no descriptor for the guard: %s",
-                               strerror(errno));
-    guard.last_tick = sheaf__time_ns();
-    atomic_store(&guard.stop, false); /* an earlier start of the world was refused */
-    atomic_store(&guard.ended, false);
-    const int code = sheaf__thread_start(&guard.thread, run, NULL);
-    guard.runs = code == 0;
-    sheaf__crash_wakes(kick);
-    return guard.runs ? SHEAF_STATUS_SUCCESS
-                      : sheaf_set_error(SHEAF_STATUS_FAILED, "start: no thread for the guard: %s",
-                                        strerror(code));
-}
-
-/* The kernel gives no descriptor of the process of `rank`. Success where it has none, or a container
- * forbids the call: a death then shows as silence. */
-static enum sheaf_status without_pidfd(int error, int rank, int64_t pid) {
-    switch (error) {
-    case ESRCH:
-        return sheaf_set_error(SHEAF_STATUS_PEER, "start: %s (process %lld) has died",
-                               sheaf__rank_text(rank), (long long)pid);
-    case EMFILE:
-    case ENFILE:
-        return sheaf_set_error(SHEAF_STATUS_FAILED,
-                               "start: no descriptor to watch %s: %s; raise the limit (ulimit -n)",
-                               sheaf__rank_text(rank), strerror(error));
-    default:
-        return SHEAF_STATUS_SUCCESS;
-    }
-}
-
-static enum sheaf_status watch_neighbours(void) {
-    const struct sheaf__world *w = sheaf__world();
-    const int64_t pid = getpid();
-    int64_t *pids = calloc((size_t)w->size, sizeof *pids);
-    guard.pidfds = calloc((size_t)w->size, sizeof *guard.pidfds);
-    guard.ranks = calloc((size_t)w->size, sizeof *guard.ranks);
-    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    if (!pids || !guard.pidfds || !guard.ranks)
-        st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "start: out of memory");
-    if ((st = sheaf_world_agree(st, "start"))) goto out;
-    if ((st = sheaf_world_all_gather(&pid, sizeof pid, pids, "process numbers"))) goto out;
-    for (int r = 0; r < w->size; r++) {
-        if (r == w->rank || w->share_of[r] != w->share_of[w->rank]) continue;
-        const int fd = (int)syscall(SYS_pidfd_open, (pid_t)pids[r], 0);
-        if (fd < 0 && !st) st = without_pidfd(errno, r, pids[r]);
-        guard.ranks[guard.n_pidfds] = r;
-        guard.pidfds[guard.n_pidfds++] = fd;
-    }
-    st = sheaf_world_agree(st, "start");
-    const uint64_t now = sheaf__time_ns();
-    for (int i = 0; i < guard.n_pidfds; i++)
-        atomic_store_explicit(&sheaf__line(guard.ranks[i])->heard_ns, now, memory_order_relaxed);
-    if (!st) atomic_store(&guard.watching, true);
-    kick();
-out:
-    free(pids);
-    return st;
-}
-
-/* False: the thread does not end, and is left with what it uses; the process ends if it may. */
-static bool stop_thread(void) {
-    sheaf__crash_leave();
-    if (!guard.runs) return true;
-    atomic_store(&guard.stop, true);
-    kick();
-    const uint64_t end = sheaf__time_ns() + JOIN_NS;
-    while (!atomic_load(&guard.ended) && sheaf__time_ns() < end) sheaf__nap(200000);
-    guard.runs = false;
-    if (!atomic_load(&guard.ended)) {
-        if (sheaf__world()->may_exit) _exit(STATUS_FAILED);
-        pthread_detach(guard.thread);
-        return false;
-    }
-    pthread_join(guard.thread, NULL);
-    for (int i = 0; i < guard.n_pidfds; i++)
-        if (guard.pidfds[i] >= 0) close(guard.pidfds[i]);
-    free(guard.pidfds);
-    free(guard.ranks);
-    close(guard.wake);
-    guard.pidfds = guard.ranks = NULL;
-    guard.n_pidfds = 0;
-    guard.wake = -1;
-    atomic_store(&guard.watching, false);
-    return true;
-}
-
-static bool all_left(void) {
-    for (int i = 0; i < guard.n_pidfds; i++)
-        if (!atomic_load(&sheaf__line(guard.ranks[i])->left)) return false;
-    return atomic_load(&guard.farewell_arrived) && sheaf__links_all_left();
-}
-
-void sheaf__watch_farewell(void) {
-    const uint64_t end = sheaf__time_ns() + sheaf__world()->limit_ns[SHEAF_PHASE_FINALIZE];
-    atomic_store(&sheaf__line(sheaf__world()->rank)->left, 1);
-    atomic_store(&guard.farewell, true);
-    kick();
-    while (!all_left() && !sheaf__has_failed(sheaf__world()) && sheaf__time_ns() < end)
-        sheaf__nap(200000);
-}
-
-enum sheaf_status sheaf__watch_start(void) {
-    const enum sheaf_status st = start_thread();
-    if (!st) sheaf__record_spread_by(spread);
-    return st;
-}
-
-enum sheaf_status sheaf__watch_connect(void) {
-    const enum sheaf_status st = sheaf__links_start();
-    return st ? st : watch_neighbours();
-}
-
-bool sheaf__watch_stop(void) {
-    if (!stop_thread()) return false;
-    sheaf__links_stop();
-    return true;
-}
-
-bool sheaf_world_reports_error(void) {
-    const struct sheaf__world *w = sheaf__world();
-    if (w->size == 1 && w->failure == &sheaf__own_failure) return !w->mute;
-    /* ranks that do not share a record yet go by what they agreed on */
-    if (w->failure == &sheaf__own_failure && w->reporter >= 0) return w->reporter == w->rank;
-    if (sheaf__has_failed(w)) {
-        const struct sheaf__failure *f = sheaf__failure_record();
-        return f && f->origin == w->rank && !atomic_load(&f->outranked) && !sheaf__noticed() &&
-               claim(false);
-    }
-    return w->reporter < 0 || w->reporter == w->rank;
-}
-
-/* If the rank that was to print the failure does not: another of its host does, or of rank 0's,
- * which let it. */
-static void tell_for_origin(void) {
-    const struct sheaf__world *w = sheaf__world();
-    for (int ms = 0; ms < GRACE_MS && !atomic_load(&w->failure->told); ms += 10)
-        sheaf__nap(10000000);
-    const struct sheaf__failure *f = sheaf__failure_record();
-    if (!f) return;
-    const int host = w->share_of[w->rank];
-    const bool here = w->share_of[f->origin] == host;
-    if ((here || host == 0) && !atomic_load(&f->outranked) && claim(true))
-        sheaf_log(SHEAF_LOG_ERROR, "%s%s%s", here ? "" : sheaf__rank_text(f->origin),
-                  here ? "" : " reports: ", f->text);
-}
-
-void sheaf__watch_leave_failed(void) {
-    atomic_store(&guard.leaving, true);
-    if (!sheaf_world_reports_error() && sheaf__world()->failure != &sheaf__own_failure)
-        tell_for_origin();
-    sheaf__nap(TOLD_MS * 1000000u);
-    sheaf__record_tell_host();
-    if (guard.runs && sheaf__world()->may_exit) {
-        const uint64_t now = sheaf__time_ns();
-        sheaf__launcher_remove_names();
-        sheaf__dumps_await();
-        end_silent_ranks(now);
-        if (sheaf__has_failed(sheaf__world()) && needs_abort(now))
-            sheaf__launcher_abort(STATUS_FAILED);
-        sheaf__speaker_hold();
-    }
-    stop_thread(); /* connections end with the process */
-    sheaf__dumps_await();
 }

@@ -1,0 +1,33 @@
+/* The guard's thread (guard.c), as the main thread's side of the watch (watch.c) uses it. */
+#ifndef SHEAF_COMM_GUARD_H
+#define SHEAF_COMM_GUARD_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { SHEAF__GUARD_STATUS = 1 /* of a process that the guard ends */ };
+
+/* What the two threads share. The main thread fills in what is not atomic before `watching`. */
+struct sheaf__guard {
+    pthread_t thread;
+    bool runs;
+    int wake;
+    int *pidfds, *ranks, n_pidfds; /* of the other ranks of the share group */
+    _Atomic bool watching, stop, leaving, spread, farewell;
+    _Atomic bool farewell_arrived, ended;
+};
+extern struct sheaf__guard sheaf__guard;
+
+/* Are the other ranks watched yet? */
+static inline bool sheaf__guard_watches(void) { return atomic_load(&sheaf__guard.watching); }
+void *sheaf__guard_run(void *arg);
+/* Wakes the thread; any thread, and signal handlers. */
+void sheaf__guard_kick(void);
+/* Ends the ranks of this host that are stopped and cannot exit on their own. */
+void sheaf__guard_end_silent(uint64_t now);
+/* Is a rank lost that cannot exit on its own, or does the launcher leave ranks running? */
+bool sheaf__guard_needs_abort(uint64_t now);
+
+#endif
