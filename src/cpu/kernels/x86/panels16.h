@@ -345,13 +345,5 @@ INLINE void any_columns(bool mins, bool by_16, int64_t k, const char *w, size_t 
 static void tile_16(int64_t k, const void *row, size_t stride, const void *panel, int used,
                     float *c, bool add) {
     const struct panel_scales *like = scales_at(row);
-    if (like->by_16 && like->has_min) {
-        any_columns(true, true, k, row, stride, panel, used, c, add);
-    } else if (like->by_16) {
-        any_columns(false, true, k, row, stride, panel, used, c, add);
-    } else if (like->has_min) {
-        any_columns(true, false, k, row, stride, panel, used, c, add);
-    } else {
-        any_columns(false, false, k, row, stride, panel, used, c, add);
-    }
+    BY_KIND(like, any_columns(mins, by_16, k, row, stride, panel, used, c, add));
 }

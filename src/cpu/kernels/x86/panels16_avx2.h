@@ -79,14 +79,7 @@ INLINE void panel_16(int vectors, bool by_16, bool mins, int64_t k, const struct
 
 INLINE void panel_16_of(int vectors, int64_t k, const struct panel_row *w, size_t w_stride,
                         const struct panel16 *panel, float *c, bool add) {
-    if (w->by_16 && w->has_min)
-        panel_16(vectors, true, true, k, w, w_stride, panel, c, add);
-    else if (w->by_16)
-        panel_16(vectors, true, false, k, w, w_stride, panel, c, add);
-    else if (w->has_min)
-        panel_16(vectors, false, true, k, w, w_stride, panel, c, add);
-    else
-        panel_16(vectors, false, false, k, w, w_stride, panel, c, add);
+    BY_KIND(w, panel_16(vectors, by_16, mins, k, w, w_stride, panel, c, add));
 }
 
 static void tile_16(int64_t k, const void *row, size_t stride, const void *panel, int used,

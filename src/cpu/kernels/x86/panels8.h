@@ -197,15 +197,7 @@ INLINE void panel_8(int vectors, int bits, bool by_16, int64_t k, const struct p
 #endif
 
 #if defined(KERNELS_VNNI_512) || defined(KERNELS_VNNI_256)
-#define TILE_8(VECTORS)                                                                            \
-    if (like->by_16 && like->has_min)                                                              \
-        panel_8(VECTORS, true, true, k, w, stride, panel, c, add);                                 \
-    else if (like->by_16)                                                                          \
-        panel_8(VECTORS, true, false, k, w, stride, panel, c, add);                                \
-    else if (like->has_min)                                                                        \
-        panel_8(VECTORS, false, true, k, w, stride, panel, c, add);                                \
-    else                                                                                           \
-        panel_8(VECTORS, false, false, k, w, stride, panel, c, add)
+#define TILE_8(VECTORS) BY_KIND(like, panel_8(VECTORS, by_16, mins, k, w, stride, panel, c, add))
 #endif
 
 static void tile_8(int64_t k, const void *row, size_t stride, const void *panel, int used, float *c,

@@ -100,14 +100,7 @@ INLINE void panel_scaled(int terms, bool by_16, bool mins, int64_t k, const stru
                      float *c, bool add) {                                                         \
         const struct scaled_row *like = row;                                                       \
         (void)used;                                                                                \
-        if (like->by_16 && like->has_min)                                                          \
-            panel_scaled(TERMS, true, true, k, row, stride, panel, c, add);                        \
-        else if (like->by_16)                                                                      \
-            panel_scaled(TERMS, true, false, k, row, stride, panel, c, add);                       \
-        else if (like->has_min)                                                                    \
-            panel_scaled(TERMS, false, true, k, row, stride, panel, c, add);                       \
-        else                                                                                       \
-            panel_scaled(TERMS, false, false, k, row, stride, panel, c, add);                      \
+        BY_KIND(like, panel_scaled(TERMS, by_16, mins, k, row, stride, panel, c, add));            \
     }
 TILE_SCALED(tile_scaled, 2)
 TILE_SCALED(tile_scaled_once, 1)

@@ -5,6 +5,25 @@
 /* A block has two parts if its type has a scale for 16 weights. */
 #define BLOCK_PARTS(BY_16) ((BY_16) ? 2 : 1)
 
+/* CALL with the flags of rows like LIKE as the constants by_16 and mins: what it calls is inlined, and
+ * so compiled for each of the four kinds of rows. */
+#define BY_KIND(LIKE, CALL)                                                                        \
+    do {                                                                                           \
+        if ((LIKE)->by_16 && (LIKE)->has_min) {                                                    \
+            const bool by_16 = true, mins = true;                                                  \
+            CALL;                                                                                  \
+        } else if ((LIKE)->by_16) {                                                                \
+            const bool by_16 = true, mins = false;                                                 \
+            CALL;                                                                                  \
+        } else if ((LIKE)->has_min) {                                                              \
+            const bool by_16 = false, mins = true;                                                 \
+            CALL;                                                                                  \
+        } else {                                                                                   \
+            const bool by_16 = false, mins = false;                                                \
+            CALL;                                                                                  \
+        }                                                                                          \
+    } while (0)
+
 /* Has the type a scale for 16 weights? The others have one for 32. */
 static inline bool panel_by_16(enum sheaf_type type) {
     return type == SHEAF_TYPE_Q6_K || type == SHEAF_TYPE_Q2_K || type == SHEAF_TYPE_Q3_K ||
