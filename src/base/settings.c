@@ -277,6 +277,16 @@ enum sheaf_status sheaf__setting_choice(enum sheaf__setting setting, int *out) {
     return text ? parse_choice(&settings[setting], text, out) : SHEAF_STATUS_SUCCESS;
 }
 
+void sheaf__setting_choice_name(enum sheaf__setting setting, int i,
+                                char name[static SHEAF__CHOICE_BYTES]) {
+    const char *choices = settings[setting].choices;
+    assert(settings[setting].type == SHEAF_SETTING_CHOICE);
+    while (choices && i-- > 0)
+        if ((choices = strchr(choices, '|'))) choices++;
+    const int len = choices ? (int)strcspn(choices, "|") : 0;
+    snprintf(name, SHEAF__CHOICE_BYTES, "%.*s", len, choices ? choices : "");
+}
+
 int sheaf_setting_count(void) { return SHEAF__SETTING_COUNT; }
 
 enum sheaf_status sheaf_setting_get(int i, struct sheaf_setting_info *out) {

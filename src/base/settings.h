@@ -64,6 +64,10 @@ const char *sheaf__setting_text(enum sheaf__setting setting);
  * value is outside the range or not one of the choices. */
 enum sheaf_status sheaf__setting_int(enum sheaf__setting setting, long *out);
 enum sheaf_status sheaf__setting_choice(enum sheaf__setting setting, int *out);
+/* The name of choice number i, "" beyond the last. */
+enum { SHEAF__CHOICE_BYTES = 16 };
+void sheaf__setting_choice_name(enum sheaf__setting setting, int i,
+                                char name[static SHEAF__CHOICE_BYTES]);
 /* Are the numbers and choices in force right, also those that nothing reads? INVALID (text set) names the first that is
  * not. A setting of type text is checked where it is read. */
 enum sheaf_status sheaf__settings_check(void);

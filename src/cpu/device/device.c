@@ -144,20 +144,13 @@ static void bind_thread(sheaf_backend_dev_t dev) {
     sheaf__cpu_place_bind_thread(device_of(dev)->place, 0);
 }
 
-/* For SHEAF__ROUNDING_PROC: the names of SHEAF_CPU_ACTIVATIONS. */
-static const char *rounding_name(void) {
-    static const char *const names[] = {
-        [SHEAF__ROUND_NONE] = "f32", [SHEAF__ROUND_BF16] = "bf16", [SHEAF__ROUND_Q8] = "q8"};
-    return names[sheaf__rounding()];
-}
-
 static void *reg_proc(sheaf_backend_reg_t r, const char *name) {
     static const struct {
         const char *name;
         void (*fn)(void);
     } procs[] = {
         {SHEAF__BIND_THREAD_PROC, (void (*)(void))bind_thread},
-        {SHEAF__ROUNDING_PROC, (void (*)(void))rounding_name},
+        {SHEAF__ROUNDING_PROC, (void (*)(void))sheaf__rounding_name},
         {"sheaf_backend_cpu_get_n_threads", (void (*)(void))sheaf_backend_cpu_get_n_threads},
         {"sheaf_backend_cpu_set_n_threads", (void (*)(void))sheaf_backend_cpu_set_n_threads},
         {"sheaf_backend_cpu_set_abort_callback",

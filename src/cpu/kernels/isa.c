@@ -18,6 +18,7 @@
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static const struct sheaf__cpu_kernels *chosen;
 static enum sheaf__rounding rounding;
+static char rounding_name[SHEAF__CHOICE_BYTES];
 static char refusal[2048];
 
 static const struct sheaf__module_kind kernel_modules = {.what = "CPU kernels",
@@ -117,6 +118,7 @@ static void choose(void) {
         chosen = NULL;
         snprintf(refusal, sizeof refusal, "%s", sheaf_last_error());
     }
+    sheaf__setting_choice_name(SHEAF__SET_CPU_ACTIVATIONS, (int)rounding, rounding_name);
 }
 
 const struct sheaf__cpu_kernels *sheaf__cpu_kernels(void) {
@@ -160,6 +162,11 @@ const char *sheaf_cpu_isa_name(void) {
 enum sheaf__rounding sheaf__rounding(void) {
     pthread_once(&once, choose);
     return rounding;
+}
+
+const char *sheaf__rounding_name(void) {
+    pthread_once(&once, choose);
+    return rounding_name;
 }
 
 size_t sheaf__act_row_size(enum sheaf__act act, int64_t k) {

@@ -445,10 +445,11 @@ struct sheaf__cpu_kernels {
                       const float *w, int64_t w_stride, float *y, int64_t y_stride);
 };
 
-/* How products may round activations: SHEAF_CPU_ACTIVATIONS. Fixed when
+/* How products may round activations: SHEAF_CPU_ACTIVATIONS, numbered as its choices. Fixed when
  * sheaf__cpu_kernels is. */
 enum sheaf__rounding { SHEAF__ROUND_NONE, SHEAF__ROUND_BF16, SHEAF__ROUND_Q8 };
 enum sheaf__rounding sheaf__rounding(void);
+const char *sheaf__rounding_name(void); /* of the choice */
 /* Bytes of k activations. */
 size_t sheaf__act_row_size(enum sheaf__act act, int64_t k);
 
