@@ -151,23 +151,6 @@ enum sheaf_status sheaf__evaluator_get_logits(struct sheaf__evaluator *ctx, floa
 
 /* ---- graphs ---- */
 
-/* Tokens of each chunk, and cells of the cache that it sees, as if it were evaluated alone. `end`:
- * of the cells before. Returns the number of chunks. */
-static int cut(const struct sheaf__evaluator *ctx, int64_t n, int64_t end, int64_t *tokens,
-               int64_t *n_kv) {
-    const int64_t half = (n + 1) / 2, rounded = (half + CHUNK_STEP - 1) / CHUNK_STEP * CHUNK_STEP;
-    const bool last_alone = ctx->n_wanted == 1 && ctx->wanted[0] == n - 1;
-    const bool two = last_alone && ctx->min_chunked && n >= ctx->min_chunked && n > 1;
-    tokens[0] = !two ? n : n - rounded >= rounded / 2 ? rounded : half;
-    tokens[1] = n - tokens[0];
-    for (int64_t c = 0, i = 0, to = 0; c <= two; c++) {
-        for (to += tokens[c]; i < to; i++) end = ctx->rows[i] < end ? end : ctx->rows[i] + 1;
-        n_kv[c] = (end + KV_STEP - 1) / KV_STEP * KV_STEP;
-        if (n_kv[c] > ctx->n_ctx) n_kv[c] = ctx->n_ctx;
-    }
-    return two ? 2 : 1;
-}
-
 /* The least position of n tokens of the batch, from `first` on. */
 static int32_t first_position(const struct sheaf__evaluator *ctx, int64_t first, int64_t n) {
     int32_t least = ctx->pos[first];
@@ -185,35 +168,60 @@ static bool makes_masks(const struct sheaf__evaluator *ctx, int64_t first, int64
     return true;
 }
 
-static bool is_built(const struct sheaf__evaluator *ctx, int n_chunks, const int64_t *tokens,
-                     const int64_t *n_kv) {
+/* What the graph of a chunk depends on. */
+struct chunk {
+    int64_t n_tokens, n_kv;
+    bool makes_masks;
+};
+
+/* The chunks of a batch of n tokens: each sees the cells of the cache as if it were evaluated alone.
+ * `end`: of the cells before. Returns how many there are. */
+static int cut(const struct sheaf__evaluator *ctx, int64_t n, int64_t end, struct chunk *chunks) {
+    const int64_t half = (n + 1) / 2, rounded = (half + CHUNK_STEP - 1) / CHUNK_STEP * CHUNK_STEP;
+    const bool last_alone = ctx->n_wanted == 1 && ctx->wanted[0] == n - 1;
+    const bool two = last_alone && ctx->min_chunked && n >= ctx->min_chunked && n > 1;
+    const int64_t first = !two ? n : n - rounded >= rounded / 2 ? rounded : half;
+    for (int64_t c = 0, begin = 0; c <= two; c++) {
+        struct chunk *at = &chunks[c];
+        at->n_tokens = c ? n - first : first;
+        for (int64_t i = begin; i < begin + at->n_tokens; i++)
+            end = ctx->rows[i] < end ? end : ctx->rows[i] + 1;
+        at->n_kv = (end + KV_STEP - 1) / KV_STEP * KV_STEP;
+        if (at->n_kv > ctx->n_ctx) at->n_kv = ctx->n_ctx;
+        at->makes_masks = makes_masks(ctx, begin, at->n_tokens);
+        begin += at->n_tokens;
+    }
+    return two ? 2 : 1;
+}
+
+static bool is_built(const struct sheaf__evaluator *ctx, int n_chunks, const struct chunk *chunks) {
     bool same = n_chunks == ctx->n_chunks;
-    for (int64_t c = 0, first = 0; c < n_chunks && same; first += tokens[c++]) {
+    for (int c = 0; c < n_chunks && same; c++) {
         const struct sheaf__builder *b = &ctx->chunks[c];
-        same = b->n_tokens == tokens[c] && b->n_kv == n_kv[c] && b->n_wanted == ctx->n_wanted &&
-               b->makes_masks == makes_masks(ctx, first, tokens[c]);
+        same = b->n_tokens == chunks[c].n_tokens && b->n_kv == chunks[c].n_kv &&
+               b->n_wanted == ctx->n_wanted && b->makes_masks == chunks[c].makes_masks;
     }
     return same;
 }
 
 static enum sheaf_status build(struct sheaf__evaluator *ctx, int64_t n, int64_t end) {
-    int64_t tokens[SHEAF__MAX_CHUNKS], n_kv[SHEAF__MAX_CHUNKS];
-    const int n_chunks = cut(ctx, n, end, tokens, n_kv);
+    struct chunk chunks[SHEAF__MAX_CHUNKS];
+    const int n_chunks = cut(ctx, n, end, chunks);
     ctx->have_logits = false;
-    if (is_built(ctx, n_chunks, tokens, n_kv)) return SHEAF_STATUS_SUCCESS;
+    if (is_built(ctx, n_chunks, chunks)) return SHEAF_STATUS_SUCCESS;
     ctx->n_chunks = 0;
     sheaf_reset(ctx->arena);
     ctx->graph = sheaf_new_graph_custom(ctx->arena, max_nodes(ctx));
     if (!ctx->graph) return SHEAF_STATUS_ALLOC_FAILED;
-    for (int64_t c = 0, first = 0; c < n_chunks; first += tokens[c++]) {
+    for (int c = 0; c < n_chunks; c++) {
         ctx->chunks[c] = (struct sheaf__builder){.model = ctx->model,
                                                  .hp = &ctx->model->hp,
                                                  .cache = ctx->cache,
                                                  .ctx = ctx->arena,
-                                                 .n_tokens = tokens[c],
-                                                 .n_kv = n_kv[c],
+                                                 .n_tokens = chunks[c].n_tokens,
+                                                 .n_kv = chunks[c].n_kv,
                                                  .n_wanted = ctx->n_wanted,
-                                                 .makes_masks = makes_masks(ctx, first, tokens[c]),
+                                                 .makes_masks = chunks[c].makes_masks,
                                                  .before = c ? &ctx->chunks[c - 1] : NULL,
                                                  .graph = ctx->graph,
                                                  .order = ctx->graph};
