@@ -234,7 +234,8 @@ static enum sheaf_status load_wordpiece_ids(struct sheaf_tokenizer *t, const str
     return SHEAF_STATUS_SUCCESS;
 }
 
-static enum sheaf_status load_ids(struct sheaf_tokenizer *t, const struct sheaf_gguf *g) {
+/* The ids and flags that the file gives; -1: it has none. */
+static enum sheaf_status read_ids(struct sheaf_tokenizer *t, const struct sheaf_gguf *g) {
     const struct {
         const char *key;
         int32_t *id;
@@ -251,20 +252,19 @@ static enum sheaf_status load_ids(struct sheaf_tokenizer *t, const struct sheaf_
         {KEY("add_eos_token"), &t->add_eos},
         {KEY("add_space_prefix"), &t->add_space_prefix},
     };
-    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (size_t i = 0; i < sizeof ids / sizeof *ids && !st; i++) {
         *ids[i].id = -1;
-        enum sheaf_status st = get_id(g, ids[i].key, t->n_vocab, ids[i].id);
-        if (st) return st;
+        st = get_id(g, ids[i].key, t->n_vocab, ids[i].id);
     }
-    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
-        enum sheaf_status st = get_flag(g, flags[i].key, flags[i].flag);
-        if (st) return st;
-    }
+    for (size_t i = 0; i < sizeof flags / sizeof *flags && !st; i++)
+        st = get_flag(g, flags[i].key, flags[i].flag);
     if (t->bpe) t->add_space_prefix = false; /* files of this family carry the key for nothing */
-    if (t->wordpiece) {
-        enum sheaf_status st = load_wordpiece_ids(t, g);
-        if (st) return st;
-    }
+    return !st && t->wordpiece ? load_wordpiece_ids(t, g) : st;
+}
+
+/* Tokens that the tokenizer adds must be there. */
+static enum sheaf_status check_added(const struct sheaf_tokenizer *t, const struct sheaf_gguf *g) {
     const struct {
         bool flag;
         int32_t id;
@@ -276,7 +276,11 @@ static enum sheaf_status load_ids(struct sheaf_tokenizer *t, const struct sheaf_
                                    "tokenizer: the model in %s wants a %s token, but "
                                    "tokenizer.ggml.%s_token_id is missing",
                                    sheaf_gguf_path(g), needed[i].name, needed[i].name);
+    return SHEAF_STATUS_SUCCESS;
+}
 
+/* Tokens at which generation ends, and the end of a turn: by their ids, and by names that are known. */
+static void find_ends(struct sheaf_tokenizer *t) {
     enum { N_NAMES = sizeof eog_names / sizeof *eog_names };
     int32_t named[N_NAMES];
     for (size_t i = 0; i < N_NAMES; i++) named[i] = -1;
@@ -298,6 +302,13 @@ static enum sheaf_status load_ids(struct sheaf_tokenizer *t, const struct sheaf_
         t->eog[named[NAME_END]] = false;
         if (t->eot == named[NAME_END]) t->eot = named[NAME_RETURN];
     }
+}
+
+static enum sheaf_status load_ids(struct sheaf_tokenizer *t, const struct sheaf_gguf *g) {
+    enum sheaf_status st = read_ids(t, g);
+    if (!st) st = check_added(t, g);
+    if (st) return st;
+    find_ends(t);
     for (int32_t id = 0; id < t->n_vocab && t->unk < 0; id++)
         if (t->type[id] == SHEAF__TOKEN_UNKNOWN) t->unk = id;
     return SHEAF_STATUS_SUCCESS;
