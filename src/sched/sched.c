@@ -81,63 +81,72 @@ static enum sheaf_status reserve_lists(struct sched_slot *slot, size_t graph_siz
     return st;
 }
 
-sheaf_backend_sched_t sheaf_backend_sched_new(const sheaf_backend_t *backends,
-                                              const sheaf_backend_buffer_type_t *bufts,
-                                              int n_backends, size_t graph_size, bool parallel,
-                                              bool op_offload) {
-    long debug = 0;
-    if (!backends || n_backends < 1 || graph_size > (1u << 26)) {
-        sheaf_set_error(SHEAF_STATUS_INVALID,
-                        "scheduler: %d backends, a graph size of %zu; it wants at least one "
-                        "backend and at most %u nodes",
-                        n_backends, graph_size, 1u << 26);
-        return NULL;
-    }
-    for (int b = 0; b < n_backends; b++) {
-        if (backends[b]) continue;
-        sheaf_set_error(SHEAF_STATUS_INVALID, "scheduler: backend %d is NULL", b);
-        return NULL;
-    }
-    if (sheaf__setting_int(SHEAF__SET_SCHED_DEBUG, &debug)) return NULL;
-    struct sheaf_backend_sched *s = calloc(1, sizeof *s);
-    const size_t n = (size_t)n_backends;
-    if (!s) goto no_memory;
-    s->n_backends = n_backends;
-    s->n_copies = parallel ? SHEAF_SCHED_MAX_COPIES : 1;
-    s->op_offload = op_offload;
-    s->debug = (int)debug;
+static enum sheaf_status check_backends(const sheaf_backend_t *backends, int n_backends,
+                                        size_t graph_size) {
+    if (!backends || n_backends < 1 || graph_size > (1u << 26))
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "scheduler: %d backends, a graph size of %zu; it wants at least one "
+                               "backend and at most %u nodes",
+                               n_backends, graph_size, 1u << 26);
+    for (int b = 0; b < n_backends; b++)
+        if (!backends[b])
+            return sheaf_set_error(SHEAF_STATUS_INVALID, "scheduler: backend %d is NULL", b);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* Arrays for s->n_backends and s->n_copies. */
+static enum sheaf_status make_room(struct sheaf_backend_sched *s) {
+    const size_t n = (size_t)s->n_backends;
     s->backends = calloc(n, sizeof(sheaf_backend_t));
     s->bufts = calloc(n, sizeof(sheaf_backend_buffer_type_t));
     s->async = calloc(n, sizeof *s->async);
     s->dirty = calloc(n, sizeof *s->dirty);
     s->events = calloc(n * (size_t)s->n_copies, sizeof(sheaf_backend_event_t));
-    if (!s->backends || !s->bufts || !s->async || !s->dirty || !s->events) goto no_memory;
-    for (int b = 0; b < n_backends; b++) {
-        struct sheaf_backend_dev_props props;
-        s->backends[b] = backends[b];
-        s->bufts[b] =
-            bufts && bufts[b] ? bufts[b] : sheaf_backend_get_default_buffer_type(backends[b]);
-        sheaf_backend_dev_get_props(backends[b]->device, &props);
-        s->async[b] = props.caps.async;
-        if (!sheaf_backend_supports_buft(backends[b], s->bufts[b])) {
-            sheaf_set_error(SHEAF_STATUS_INVALID, "scheduler: %s cannot use buffers of type %s",
-                            sheaf_backend_name(backends[b]), sheaf_backend_buft_name(s->bufts[b]));
-            goto fail;
-        }
-        for (int c = 0; props.caps.events && c < s->n_copies; c++) {
-            if (sheaf_backend_event_new(backends[b]->device, &s->events[b * s->n_copies + c]))
-                goto fail;
-        }
+    return s->backends && s->bufts && s->async && s->dirty && s->events
+               ? SHEAF_STATUS_SUCCESS
+               : sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "scheduler: out of memory");
+}
+
+static enum sheaf_status take_backend(struct sheaf_backend_sched *s, int b, sheaf_backend_t backend,
+                                      sheaf_backend_buffer_type_t buft) {
+    struct sheaf_backend_dev_props props;
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    s->backends[b] = backend;
+    s->bufts[b] = buft ? buft : sheaf_backend_get_default_buffer_type(backend);
+    sheaf_backend_dev_get_props(backend->device, &props);
+    s->async[b] = props.caps.async;
+    if (!sheaf_backend_supports_buft(backend, s->bufts[b]))
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "scheduler: %s cannot use buffers of type %s",
+                               sheaf_backend_name(backend), sheaf_backend_buft_name(s->bufts[b]));
+    for (int c = 0; props.caps.events && c < s->n_copies && !st; c++)
+        st = sheaf_backend_event_new(backend->device, &s->events[b * s->n_copies + c]);
+    return st;
+}
+
+sheaf_backend_sched_t sheaf_backend_sched_new(const sheaf_backend_t *backends,
+                                              const sheaf_backend_buffer_type_t *bufts,
+                                              int n_backends, size_t graph_size, bool parallel,
+                                              bool op_offload) {
+    long debug = 0;
+    if (check_backends(backends, n_backends, graph_size) ||
+        sheaf__setting_int(SHEAF__SET_SCHED_DEBUG, &debug))
+        return NULL;
+    struct sheaf_backend_sched *s = calloc(1, sizeof *s);
+    if (!s) {
+        sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "scheduler: out of memory");
+        return NULL;
     }
-    s->galloc = sheaf_gallocr_new_n(s->bufts, n_backends);
-    if (!s->galloc) goto fail;
-    for (int c = 0; c < s->n_copies; c++) {
-        if (reserve_lists(&s->slots[c], graph_size)) goto fail;
-    }
-    return s;
-no_memory:
-    sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "scheduler: out of memory");
-fail:
+    s->n_backends = n_backends;
+    s->n_copies = parallel ? SHEAF_SCHED_MAX_COPIES : 1;
+    s->op_offload = op_offload;
+    s->debug = (int)debug;
+    enum sheaf_status st = make_room(s);
+    for (int b = 0; b < n_backends && !st; b++)
+        st = take_backend(s, b, backends[b], bufts ? bufts[b] : NULL);
+    if (!st && !(s->galloc = sheaf_gallocr_new_n(s->bufts, n_backends)))
+        st = SHEAF_STATUS_ALLOC_FAILED;
+    for (int c = 0; c < s->n_copies && !st; c++) st = reserve_lists(&s->slots[c], graph_size);
+    if (!st) return s;
     sheaf_backend_sched_free(s);
     return NULL;
 }
