@@ -299,55 +299,41 @@ static void get_all(const uint8_t *at, uint64_t *values, int n) {
     for (int i = 0; i < n; i++) values[i] = sheaf__get_le(at + 8 * i, 8);
 }
 
-enum sheaf_status sheaf__measure_hosts(struct sheaf_comm *comm) {
-    enum { A, B, STREAM, CROWDED, ONE_SHOT, OWNERS, RESULTS = OWNERS + 2 * SHEAF_COMM_OWNERS };
-    const struct sheaf__world *w = sheaf__world();
-    struct sheaf_comm_level *level = &comm->levels[SHEAF_COMM_LEVEL_HOSTS], chosen = *level;
-    const bool leads = comm->n_local && comm->place[comm->local[0]] == 0;
-    struct figures f = {0};
-    struct probe *probe = calloc(1, sizeof *probe);
-    uint64_t values[FIGURES], results[RESULTS] = {0};
-    uint8_t mine[8 * FIGURES], told[8 * RESULTS] = {0};
-    uint8_t *all = malloc((size_t)w->size * sizeof mine);
-    long one_shot = 0, owners = 0;
+/* What rank 0 tells the others. */
+enum { A, B, STREAM, CROWDED, ONE_SHOT, OWNERS, RESULTS = OWNERS + 2 * SHEAF_COMM_OWNERS };
+
+/* Rank 0 decides by the slowest figures. all: those of each rank. */
+static void choose(const struct sheaf_comm *comm, const uint8_t *all, long one_shot, long owners,
+                   uint64_t results[static RESULTS]) {
+    struct sheaf_comm_level chosen = comm->levels[SHEAF_COMM_LEVEL_HOSTS];
+    struct figures f;
     int which = 0;
-    enum sheaf_status st = sheaf__setting_int(SHEAF__SET_COMM_ONE_SHOT, &one_shot);
-    if (!st) st = sheaf__setting_int(SHEAF__SET_COMM_OWNERS, &owners);
-    if (!st && !(all && probe))
-        st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", WHAT);
-    if ((st = sheaf_world_agree(st, WHAT))) goto out;
-    f.crowded = w->crowded;
-    if (leads && (st = measure(comm, probe, &f))) goto out;
-    memcpy(values, &f, sizeof values);
-    put_all(mine, values, FIGURES);
-    if ((st = sheaf_world_all_gather(mine, sizeof mine, all, WHAT))) goto out;
-    if (w->rank == 0) {
-        uint64_t slowest[FIGURES] = {0};
-        for (int r = 0; r < w->size; r++) {
-            get_all(all + (size_t)r * sizeof mine, values, FIGURES);
-            for (int i = 0; i < FIGURES; i++)
-                slowest[i] = values[i] > slowest[i] ? values[i] : slowest[i];
-        }
-        memcpy(&f, slowest, sizeof f);
-        decide(&f, comm, one_shot, owners, &chosen, &which);
-        results[A] = (uint64_t)chosen.link.latency_ns;
-        results[B] = (uint64_t)chosen.link.byte_ps;
-        results[STREAM] = (uint64_t)which;
-        results[CROWDED] = f.crowded;
-        results[ONE_SHOT] = chosen.one_shot_bytes;
-        for (int i = 0; i < SHEAF_COMM_OWNERS; i++) {
-            results[OWNERS + 2 * i] = (uint64_t)chosen.owners[i].n;
-            results[OWNERS + 2 * i + 1] = chosen.owners[i].bytes;
-        }
-        put_all(told, results, RESULTS);
+    uint64_t slowest[FIGURES] = {0};
+    for (int r = 0; r < sheaf_world_size(); r++) {
+        uint64_t values[FIGURES];
+        get_all(all + (size_t)r * 8 * FIGURES, values, FIGURES);
+        for (int i = 0; i < FIGURES; i++)
+            slowest[i] = values[i] > slowest[i] ? values[i] : slowest[i];
     }
-    if ((st = sheaf_world_broadcast(told, sizeof told, 0, WHAT))) goto out;
-    get_all(told, results, RESULTS);
-    if (results[STREAM] >= STREAMS) {
-        st = sheaf__fail(SHEAF_STATUS_PEER, "%s: %s chose way %llu of %d to stream", WHAT,
-                         sheaf__rank_text(0), (unsigned long long)results[STREAM], STREAMS);
-        goto out;
+    memcpy(&f, slowest, sizeof f);
+    decide(&f, comm, one_shot, owners, &chosen, &which);
+    results[A] = (uint64_t)chosen.link.latency_ns;
+    results[B] = (uint64_t)chosen.link.byte_ps;
+    results[STREAM] = (uint64_t)which;
+    results[CROWDED] = f.crowded;
+    results[ONE_SHOT] = chosen.one_shot_bytes;
+    for (int i = 0; i < SHEAF_COMM_OWNERS; i++) {
+        results[OWNERS + 2 * i] = (uint64_t)chosen.owners[i].n;
+        results[OWNERS + 2 * i + 1] = chosen.owners[i].bytes;
     }
+}
+
+static enum sheaf_status take_results(struct sheaf_comm *comm,
+                                      const uint64_t results[static RESULTS]) {
+    struct sheaf_comm_level *level = &comm->levels[SHEAF_COMM_LEVEL_HOSTS];
+    if (results[STREAM] >= STREAMS)
+        return sheaf__fail(SHEAF_STATUS_PEER, "%s: %s chose way %llu of %d to stream", WHAT,
+                           sheaf__rank_text(0), (unsigned long long)results[STREAM], STREAMS);
     level->link.latency_ns = (int64_t)results[A];
     level->link.byte_ps = (int64_t)results[B];
     level->one_shot_bytes = (size_t)results[ONE_SHOT];
@@ -357,6 +343,32 @@ enum sheaf_status sheaf__measure_hosts(struct sheaf_comm *comm) {
     comm->part_bytes = part_bytes(comm, results[STREAM]);
     comm->ahead = streams[results[STREAM]].ahead;
     comm->crowded = results[CROWDED];
+    return SHEAF_STATUS_SUCCESS;
+}
+
+enum sheaf_status sheaf__measure_hosts(struct sheaf_comm *comm) {
+    const struct sheaf__world *w = sheaf__world();
+    const bool leads = comm->n_local && comm->place[comm->local[0]] == 0;
+    struct figures f = {.crowded = w->crowded};
+    struct probe *probe = calloc(1, sizeof *probe);
+    uint64_t values[FIGURES], results[RESULTS] = {0};
+    uint8_t mine[8 * FIGURES], told[8 * RESULTS] = {0};
+    uint8_t *all = malloc((size_t)w->size * sizeof mine);
+    long one_shot = 0, owners = 0;
+    enum sheaf_status st = sheaf__setting_int(SHEAF__SET_COMM_ONE_SHOT, &one_shot);
+    if (!st) st = sheaf__setting_int(SHEAF__SET_COMM_OWNERS, &owners);
+    if (!st && !(all && probe))
+        st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", WHAT);
+    if ((st = sheaf_world_agree(st, WHAT))) goto out;
+    if (leads && (st = measure(comm, probe, &f))) goto out;
+    memcpy(values, &f, sizeof values);
+    put_all(mine, values, FIGURES);
+    if ((st = sheaf_world_all_gather(mine, sizeof mine, all, WHAT))) goto out;
+    if (w->rank == 0) choose(comm, all, one_shot, owners, results);
+    put_all(told, results, RESULTS);
+    if ((st = sheaf_world_broadcast(told, sizeof told, 0, WHAT))) goto out;
+    get_all(told, results, RESULTS);
+    st = take_results(comm, results);
 out:
     free(probe);
     free(all);
