@@ -227,38 +227,28 @@ static enum sheaf_status make(struct sheaf__devcomm *dc) {
     return agreed ? agreed : sheaf_world_agree(st, WHAT);
 }
 
-enum sheaf_status sheaf__devcomm_new(struct sheaf_comm *comm, const sheaf_backend_dev_t *members,
-                                     const sheaf_backend_t *backends, char *text, size_t size,
+/* Why it is host memory, before any vote; "" if it need not be. Every rank sees the same. */
+static void rule_out(const struct sheaf_comm *comm, const sheaf_backend_dev_t *members,
+                     enum mode mode, char *why, size_t size) {
+    *why = '\0';
+    if (mode == MODE_OFF) snprintf(why, size, "SHEAF_COMM_DEVICE=off");
+    for (int m = 0; m < comm->n && !*why; m++)
+        if (sheaf_backend_dev_type(members[m]) == SHEAF_BACKEND_DEVICE_TYPE_CPU)
+            snprintf(why, size, "member %d (%s) is a CPU", m, sheaf_backend_dev_name(members[m]));
+}
+
+/* Before a module is chosen. *out also after a failure; NULL possible. */
+static enum sheaf_status new_devcomm(struct sheaf_comm *comm, const sheaf_backend_t *backends,
                                      struct sheaf__devcomm **out) {
     const size_t n_local = (size_t)comm->n_local;
-    enum mode mode;
-    const char *only;
-    bool chosen;
-    char why[512] = "";
-    struct sheaf__devcomm *dc = NULL;
-    *out = NULL;
-    enum sheaf_status st = sheaf_world_agree(read_mode(&mode, &only), WHAT);
-    if (!st) st = same_setting(SHEAF__SET_COMM_DEVICE, "auto");
-    if (!st) st = same_setting(SHEAF__SET_NCCL_SUMS, "ordered");
-    if (st) return st;
-    if (mode == MODE_OFF) snprintf(why, sizeof why, "SHEAF_COMM_DEVICE=off");
-    for (int m = 0; m < comm->n && !why[0]; m++) { /* seen by every rank alike */
-        if (sheaf_backend_dev_type(members[m]) == SHEAF_BACKEND_DEVICE_TYPE_CPU)
-            snprintf(why, sizeof why, "member %d (%s) is a CPU", m,
-                     sheaf_backend_dev_name(members[m]));
-    }
-    if (why[0]) goto host;
-    dc = calloc(1, sizeof *dc);
+    struct sheaf__devcomm *dc = *out = calloc(1, sizeof *dc);
     if (dc) {
         dc->comm = comm;
         dc->backends = calloc(n_local + 1, sizeof(sheaf_backend_t));
         dc->last = calloc(n_local + 1, sizeof *dc->last);
     }
     if (!dc || !dc->backends || !dc->last)
-        st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", WHAT);
-    if ((st = sheaf_world_agree(st, WHAT))) goto out;
-    if ((st = elect(comm, members, only, &dc->i, &chosen, why, sizeof why))) goto out;
-    if (!chosen) goto host;
+        return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", WHAT);
     if (n_local) memcpy((void *)dc->backends, backends, n_local * sizeof *backends);
     dc->group = (struct sheaf__devcomm_group){.n = comm->n,
                                               .order = comm->order,
@@ -267,24 +257,52 @@ enum sheaf_status sheaf__devcomm_new(struct sheaf_comm *comm, const sheaf_backen
                                               .local = comm->local,
                                               .backends = dc->backends,
                                               .give_up = give_up};
-    snprintf(text, size, "%s", why);
-    st = make(dc);
-    if (!st) {
-        *out = dc;
-        dc = NULL;
-        goto out;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* By the module that the members elect. *out NULL after SUCCESS: there is none. text: the module's
+ * name, or why there is none. */
+static enum sheaf_status make_by_vote(struct sheaf_comm *comm, const sheaf_backend_dev_t *members,
+                                      const sheaf_backend_t *backends, const char *only, char *text,
+                                      size_t size, struct sheaf__devcomm **out) {
+    struct sheaf__devcomm *dc = NULL;
+    bool chosen = false;
+    enum sheaf_status st = sheaf_world_agree(new_devcomm(comm, backends, &dc), WHAT);
+    if (!st) st = elect(comm, members, only, &dc->i, &chosen, text, size);
+    if (!st && chosen) {
+        st = make(dc);
+        if (!st) {
+            *out = dc;
+            return st;
+        }
+        if (!sheaf_world_failed()) {
+            snprintf(text, size, "%s", sheaf_last_error()); /* the same on every rank */
+            st = SHEAF_STATUS_SUCCESS;
+        }
     }
-    if (sheaf_world_failed()) goto out;
-    snprintf(why, sizeof why, "%s", sheaf_last_error()); /* the same text on every rank */
-    st = SHEAF_STATUS_SUCCESS;
-host:
-    snprintf(text, size, "host memory: %s", why);
-    if (mode == MODE_REQUIRE)
-        st = sheaf_set_error(SHEAF_STATUS_UNSUPPORTED, "SHEAF_COMM_DEVICE=%s: %s",
-                             *only ? only : "require", why);
-out:
     sheaf__devcomm_free(dc);
     return st;
+}
+
+enum sheaf_status sheaf__devcomm_new(struct sheaf_comm *comm, const sheaf_backend_dev_t *members,
+                                     const sheaf_backend_t *backends, char *text, size_t size,
+                                     struct sheaf__devcomm **out) {
+    enum mode mode;
+    const char *only;
+    char why[512];
+    *out = NULL;
+    enum sheaf_status st = sheaf_world_agree(read_mode(&mode, &only), WHAT);
+    if (!st) st = same_setting(SHEAF__SET_COMM_DEVICE, "auto");
+    if (!st) st = same_setting(SHEAF__SET_NCCL_SUMS, "ordered");
+    if (st) return st;
+    rule_out(comm, members, mode, why, sizeof why);
+    if (!*why) st = make_by_vote(comm, members, backends, only, why, sizeof why, out);
+    if (st) return st;
+    snprintf(text, size, "%s%s", *out ? "" : "host memory: ", why);
+    return *out || mode != MODE_REQUIRE
+               ? SHEAF_STATUS_SUCCESS
+               : sheaf_set_error(SHEAF_STATUS_UNSUPPORTED, "SHEAF_COMM_DEVICE=%s: %s",
+                                 *only ? only : "require", why);
 }
 
 void sheaf__devcomm_free(struct sheaf__devcomm *dc) {
