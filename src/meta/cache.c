@@ -244,8 +244,9 @@ static enum sheaf_status allocate(struct meta_backend *b, struct meta_program *p
 enum sheaf_status sheaf__meta_prepare(struct meta_backend *b, struct meta_program *p,
                                       const struct sheaf_cgraph *graph) {
     bool moved = false;
-    enum sheaf_status st = allocate(b, p);
-    if (!st) st = sheaf__meta_program_bind(b->dev, p, graph);
+    /* first the inputs: their last buffers may be gone, and to allocate places views of them */
+    enum sheaf_status st = sheaf__meta_program_bind(b->dev, p, graph);
+    if (!st) st = allocate(b, p);
     if (!st) st = sheaf__meta_move(b->dev, p, graph, &moved);
     for (int m = 0; m < b->dev->n_local && moved; m++) place_waits(b, p, m);
     return st;

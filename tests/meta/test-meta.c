@@ -247,6 +247,47 @@ Test(meta_errors, an_input_whose_memory_the_allocator_has_left) {
     rig_down(&r);
 }
 
+/* A view of an input, computed with memory of its own. */
+static void compute_view(struct rig *r, int64_t n) {
+    float values[512], got = 0;
+    struct sheaf_context *ctx =
+        sheaf_init((struct sheaf_init_params){.mem_size = 1 << 16, .no_alloc = true});
+    struct sheaf_tensor *x = sheaf_new_tensor_1d(ctx, SHEAF_TYPE_F32, n);
+    struct sheaf_tensor *y = sheaf_scale(ctx, sheaf_view_1d(ctx, x, n - 1, sizeof(float)), 4.0f);
+    struct sheaf_cgraph *graph = sheaf_new_graph_custom(ctx, 8);
+    sheaf_gallocr_t galloc = sheaf_gallocr_new(sheaf_backend_get_default_buffer_type(r->backend));
+    sheaf_set_input(x);
+    cr_assert_eq(sheaf_build_forward_expand(graph, y), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_gallocr_alloc_graph(galloc, graph), SHEAF_STATUS_SUCCESS);
+    for (int64_t i = 0; i < n; i++) values[i] = (float)i;
+    cr_assert_eq(sheaf_backend_tensor_set(x, values, 0, (size_t)n * sizeof *values),
+                 SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_graph_compute(r->backend, graph), SHEAF_STATUS_SUCCESS, "%s",
+                 sheaf_last_error());
+    const size_t last = (size_t)(n - 2) * sizeof got;
+    cr_assert_eq(sheaf_backend_tensor_get(y, &got, last, sizeof got), SHEAF_STATUS_SUCCESS);
+    cr_expect_eq(got, 4.0f * (float)(n - 1), "%g", (double)got);
+    sheaf_gallocr_free(galloc);
+    sheaf_free(ctx);
+}
+
+/* The program of the first graph is found again, when its input's buffer is gone and the compute
+ * buffers have moved. */
+Test(meta, an_input_in_a_new_buffer_after_memory_moved) {
+    struct rig r;
+    void *used[64];
+    rig_up(&r, 2);
+    compute_view(&r, 16);
+    compute_view(&r, 512);
+    for (int i = 0; i < 64; i++) { /* freed memory holds something else by now */
+        used[i] = malloc(sizeof(struct sheaf_backend_buffer));
+        memset(used[i], 0xff, sizeof(struct sheaf_backend_buffer));
+    }
+    compute_view(&r, 16);
+    for (int i = 0; i < 64; i++) free(used[i]);
+    rig_down(&r);
+}
+
 /* A graph that writes over its operand and one that does not have programs of their own, whichever comes first. */
 static void in_place_or_not(bool in_place_first) {
     struct rig r;
