@@ -1,6 +1,7 @@
 /* ggml's binary interface, declared here: no header of ggml is needed to build, and one plugin fits
  * several versions of it. Facts are those of ggml.h and ggml-backend-impl.h, backend API versions 2
- * (ggml 0.9.5 to 0.25) and 3 (from 0.26): 3 put two functions into the table of a buffer type.
+ * (ggml 0.9.5 to 0.25) and 3 (from 0.26): 3 put two functions into the table of a buffer type. 0.10
+ * put two functions each into the tables of buffers and backends, and left the number at 2.
  *
  * Invariant: nothing here is believed. host.c finds functions by name, maps ops, unary ops, GLU ops
  * and types by their names, and checks the layouts on tensors that the host makes. */
@@ -10,6 +11,14 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+/* Before 0.10 the tables of buffers and backends had no copies of two dimensions, and graphs had no
+ * uid. Tests are built with GG_BEFORE_0_10, as programs of such a ggml. */
+#ifdef GG_BEFORE_0_10
+#define GG_SINCE_0_10(field)
+#else
+#define GG_SINCE_0_10(field) field
+#endif
 
 enum { GG_MAX_DIMS = 4, GG_MAX_SRC = 10, GG_MAX_NAME = 64, GG_PARAM_WORDS = 16 };
 enum { GG_FLAG_INPUT = 1, GG_FLAG_OUTPUT = 2, GG_FLAG_COMPUTE = 16 };
@@ -63,7 +72,7 @@ struct gg_cgraph {
     int32_t *use_counts; /* by place in visited; of the graph that this one is a part of */
     struct gg_hash_set visited;
     int order;
-    uint64_t uid; /* 0: none */
+    GG_SINCE_0_10(uint64_t uid;) /* 0: none; read with gg_uid */
 };
 
 struct gg_init_params {
@@ -105,22 +114,44 @@ struct gg_buffer_i {
                        size_t offset, size_t size);
     void (*get_tensor)(struct gg_buffer *buffer, const struct gg_tensor *t, void *data,
                        size_t offset, size_t size);
-    gg_fn set_tensor_2d, get_tensor_2d, cpy_tensor;
+    GG_SINCE_0_10(gg_fn set_tensor_2d; gg_fn get_tensor_2d;)
+    gg_fn cpy_tensor;
     void (*clear)(struct gg_buffer *buffer, uint8_t value);
     void (*reset)(struct gg_buffer *buffer);
 };
-struct gg_buffer {
+struct gg_buffer { /* fields behind the table: gg_buffer_rest */
     struct gg_buffer_i iface;
     struct gg_buft *buft;
     void *context;
     size_t size;
     int32_t usage;
 };
+struct gg_buffer_rest {
+    struct gg_buft *buft;
+    void *context;
+    size_t size;
+    int32_t usage;
+};
+struct gg_buffer_i_0_9 { /* of before 0.10 */
+    void (*free_buffer)(struct gg_buffer *buffer);
+    void *(*get_base)(struct gg_buffer *buffer);
+    gg_fn init_tensor;
+    void (*memset_tensor)(struct gg_buffer *buffer, struct gg_tensor *t, uint8_t value,
+                          size_t offset, size_t size);
+    void (*set_tensor)(struct gg_buffer *buffer, struct gg_tensor *t, const void *data,
+                       size_t offset, size_t size);
+    void (*get_tensor)(struct gg_buffer *buffer, const struct gg_tensor *t, void *data,
+                       size_t offset, size_t size);
+    gg_fn cpy_tensor;
+    void (*clear)(struct gg_buffer *buffer, uint8_t value);
+    void (*reset)(struct gg_buffer *buffer);
+};
 
 struct gg_backend_i {
     const char *(*get_name)(struct gg_backend *backend);
     void (*free)(struct gg_backend *backend);
-    gg_fn set_tensor_async, get_tensor_async, set_tensor_2d_async, get_tensor_2d_async;
+    gg_fn set_tensor_async, get_tensor_async;
+    GG_SINCE_0_10(gg_fn set_tensor_2d_async; gg_fn get_tensor_2d_async;)
     gg_fn cpy_tensor_async;
     void (*synchronize)(struct gg_backend *backend);
     gg_fn graph_plan_create, graph_plan_free, graph_plan_update, graph_plan_compute;
@@ -132,6 +163,23 @@ struct gg_backend_i {
 struct gg_backend {
     uint8_t *guid; /* [16] */
     struct gg_backend_i iface;
+    struct gg_device *device;
+    void *context;
+};
+struct gg_backend_i_0_9 { /* of before 0.10 */
+    const char *(*get_name)(struct gg_backend *backend);
+    void (*free)(struct gg_backend *backend);
+    gg_fn set_tensor_async, get_tensor_async, cpy_tensor_async;
+    void (*synchronize)(struct gg_backend *backend);
+    gg_fn graph_plan_create, graph_plan_free, graph_plan_update, graph_plan_compute;
+    int32_t (*graph_compute)(struct gg_backend *backend, struct gg_cgraph *graph);
+    void (*event_record)(struct gg_backend *backend, struct gg_event *event);
+    void (*event_wait)(struct gg_backend *backend, struct gg_event *event);
+    gg_fn graph_optimize;
+};
+struct gg_backend_0_9 {
+    uint8_t *guid;
+    struct gg_backend_i_0_9 iface;
     struct gg_device *device;
     void *context;
 };

@@ -325,7 +325,7 @@ static enum sheaf_status set_task(void *argument) {
 
 void gg_driver_set(struct gg_memory *m, const struct gg_tensor *t, const void *data, size_t offset,
                    size_t size) {
-    if (!gg_is_static(t)) {
+    if (!gg_is_static(gg_driver.host, t)) {
         memcpy((char *)t->data + offset, data, size);
         return;
     }
@@ -350,7 +350,7 @@ static enum sheaf_status fill_task(void *argument) {
 
 void gg_driver_fill(struct gg_memory *m, const struct gg_tensor *t, uint8_t value, size_t offset,
                     size_t size) {
-    if (!gg_is_static(t)) {
+    if (!gg_is_static(gg_driver.host, t)) {
         memset((char *)t->data + offset, value, size);
         return;
     }
@@ -373,7 +373,7 @@ static enum sheaf_status get_task(void *argument) {
 void gg_driver_get(struct gg_memory *m, const struct gg_tensor *t, void *data, size_t offset,
                    size_t size) {
     wait_for_last(m);
-    if (!gg_is_static(t)) {
+    if (!gg_is_static(gg_driver.host, t)) {
         memcpy(data, (const char *)t->data + offset, size);
         return;
     }

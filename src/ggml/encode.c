@@ -171,7 +171,7 @@ static enum sheaf_status leaf(struct gg_encoder *e, const struct gg_tensor *t, u
     struct sheaf_tensor s;
     struct gg_record r;
     if (!gg_operand(e->host, &plain, 0, t, &s)) return unknown(t);
-    const bool is_object = gg_is_static(t), dense = gg_is_dense(e->host, t);
+    const bool is_object = gg_is_static(e->host, t), dense = gg_is_dense(e->host, t);
     if (is_object && !dense)
         return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
                                "graph: the elements of '%s' do not lie one behind the other",
@@ -412,11 +412,13 @@ static enum sheaf_status add_result(struct gg_encoder *e, const struct gg_tensor
     return e->outputs.failed ? no_memory() : SHEAF_STATUS_SUCCESS;
 }
 
-static bool is_read_outside(const struct gg_cgraph *graph, const struct gg_tensor *t,
-                            const struct gg_slot *slot, bool last) {
-    if (t->flags & GG_FLAG_OUTPUT || (last && graph->uid == 0)) return true;
+static bool is_read_outside(const struct gg_host *host, const struct gg_cgraph *graph,
+                            const struct gg_tensor *t, const struct gg_slot *slot, bool last) {
+    if (t->flags & GG_FLAG_OUTPUT || (last && gg_uid(host, graph) == 0)) return true;
     const struct gg_tensor *root = gg_root(t);
-    if (root->op != 0 && root->buffer && root->buffer->usage != GG_USAGE_COMPUTE) return true;
+    if (root->op != 0 && root->buffer &&
+        gg_host_rest(host, root->buffer)->usage != GG_USAGE_COMPUTE)
+        return true;
     const int count = gg_use_count(graph, t);
     return count <= 0 || (uint32_t)count > slot->uses; /* 0: nothing in the graph reads it */
 }
@@ -429,10 +431,10 @@ static enum sheaf_status find_result(struct gg_encoder *e, const struct gg_cgrap
     const struct gg_made *made = &e->made[record - 1];
     const struct gg_made *owner = &e->made[made->owner];
     if (owner->record.kind == GG_LEAF_OBJECT) return SHEAF_STATUS_SUCCESS;
-    const bool writes_input =
-        owner->record.kind == GG_LEAF_INPUT && !sheaf_op_is_view((enum sheaf_op)made->record.op);
+    const bool writes_input = owner->record.kind == GG_LEAF_INPUT && made != owner &&
+                              !sheaf_op_is_view((enum sheaf_op)made->record.op);
     if (!writes_input &&
-        (owner->record.kind == GG_LEAF_INPUT || !is_read_outside(graph, t, slot, last)))
+        (owner->record.kind == GG_LEAF_INPUT || !is_read_outside(e->host, graph, t, slot, last)))
         return SHEAF_STATUS_SUCCESS;
     return add_result(e, gg_root(t), made->owner);
 }
@@ -506,8 +508,9 @@ enum sheaf_status gg_encode(struct gg_encoder *e, const struct gg_cgraph *graph)
         if (is_computed(e, graph->nodes[i]))
             st = find_result(e, graph, graph->nodes[i], i == graph->n_nodes - 1);
     const struct gg_tensor *last = graph->n_nodes ? graph->nodes[graph->n_nodes - 1] : NULL;
-    return !st && last && graph->uid == 0 && is_computed(e, last) ? find_operands(e, graph, last)
-                                                                  : st;
+    return !st && last && gg_uid(e->host, graph) == 0 && is_computed(e, last)
+               ? find_operands(e, graph, last)
+               : st;
 }
 
 enum sheaf_status gg_encode_question(struct gg_encoder *e, const struct gg_tensor *t) {

@@ -203,23 +203,59 @@ static enum sheaf_status probe_tensors(const struct probe *p, struct gg_host *h,
         return refuse("n_nodes or nodes of struct ggml_cgraph have moved");
     if (gg_use_count(graph, a) != 2 || gg_use_count(graph, b) != 1 || gg_use_count(graph, sum) != 0)
         return refuse("use_counts or the hash set of struct ggml_cgraph have moved");
+    /* the list of nodes lies behind the structure */
+    h->has_uid = (char *)graph->nodes - (char *)graph >= (ptrdiff_t)sizeof *graph ||
+                 (char *)graph->nodes < (char *)graph;
     h->has_compute_flag = sum->flags & GG_FLAG_COMPUTE;
     return SHEAF_STATUS_SUCCESS;
 }
 
 static void probe_free(struct gg_buffer *buffer) { (void)buffer; }
 
-static enum sheaf_status probe_buffer(const struct probe *p, const struct gg_host *h) {
+struct gg_buffer *gg_host_new_buffer(const struct gg_host *h, struct gg_buft *buft,
+                                     const struct gg_buffer_i *iface, void *context, size_t size) {
+    typedef struct gg_buffer *(*init_0_9)(struct gg_buft *, struct gg_buffer_i_0_9, void *, size_t);
+    if (!h->is_0_9) return h->buffer_init(buft, *iface, context, size);
+    const struct gg_buffer_i_0_9 table = {.free_buffer = iface->free_buffer,
+                                          .get_base = iface->get_base,
+                                          .init_tensor = iface->init_tensor,
+                                          .memset_tensor = iface->memset_tensor,
+                                          .set_tensor = iface->set_tensor,
+                                          .get_tensor = iface->get_tensor,
+                                          .cpy_tensor = iface->cpy_tensor,
+                                          .clear = iface->clear,
+                                          .reset = iface->reset};
+    return ((init_0_9)(gg_fn)h->buffer_init)(buft, table, context, size);
+}
+
+struct gg_buffer_rest *gg_host_rest(const struct gg_host *h, struct gg_buffer *buffer) {
+    return (struct gg_buffer_rest *)((char *)buffer + (h->is_0_9 ? sizeof(struct gg_buffer_i_0_9)
+                                                                 : sizeof(struct gg_buffer_i)));
+}
+
+uint64_t gg_uid(const struct gg_host *h, const struct gg_cgraph *graph) {
+    return h->has_uid ? graph->uid : 0;
+}
+
+/* The short table first, for the other one reads behind the end of a buffer that has it. */
+static enum sheaf_status probe_buffer(const struct probe *p, struct gg_host *h) {
     static int context;
     static struct gg_buft_3 buft; /* looked at by nothing that is called here */
-    struct gg_buffer *b = h->buffer_init(
-        (struct gg_buft *)&buft, (struct gg_buffer_i){.free_buffer = probe_free}, &context, 4096);
-    if (!b) return refuse("ggml_backend_buffer_init returned NULL");
-    p->buffer_set_usage(b, GG_USAGE_COMPUTE);
-    const bool fits = b->context == &context && b->size == 4096 && b->usage == GG_USAGE_COMPUTE &&
-                      b->iface.free_buffer == probe_free && p->buffer_get_size(b) == 4096;
-    if (fits) p->buffer_free(b);
-    return fits ? SHEAF_STATUS_SUCCESS : refuse("struct ggml_backend_buffer has another layout");
+    for (int longer = 0; longer < 2; longer++) {
+        h->is_0_9 = !longer;
+        struct gg_buffer *b =
+            gg_host_new_buffer(h, (struct gg_buft *)&buft,
+                               &(struct gg_buffer_i){.free_buffer = probe_free}, &context, 4096);
+        if (!b) return refuse("ggml_backend_buffer_init returned NULL");
+        p->buffer_set_usage(b, GG_USAGE_COMPUTE);
+        const struct gg_buffer_rest *rest = gg_host_rest(h, b);
+        const bool fits = rest->buft == (struct gg_buft *)&buft && rest->context == &context &&
+                          rest->size == 4096 && rest->usage == GG_USAGE_COMPUTE &&
+                          b->iface.free_buffer == probe_free && p->buffer_get_size(b) == 4096;
+        if (fits) p->buffer_free(b);
+        if (fits) return SHEAF_STATUS_SUCCESS;
+    }
+    return refuse("struct ggml_backend_buffer has another layout");
 }
 
 enum sheaf_status gg_host_find(const void *caller, struct gg_host *h) {

@@ -13,7 +13,9 @@ struct gg_host {
     int api_version; /* 2 or 3 */
     char version[32];
     struct gg_buffer *(*buffer_init)(struct gg_buft *buft, struct gg_buffer_i iface, void *context,
-                                     size_t size);
+                                     size_t size); /* for gg_host_new_buffer */
+    bool is_0_9;                                   /* its tables lack what 0.10 has put into them */
+    bool has_uid;                                  /* its graphs have one */
     int8_t op[GG_MAX_OPS];      /* row of translate.c's table; -1: none */
     int8_t unary[GG_MAX_UNARY]; /* enum sheaf_unary_op; -1: none */
     int8_t glu[GG_MAX_GLU];     /* enum sheaf_glu_op; -1: none */
@@ -29,6 +31,14 @@ enum sheaf_status gg_host_find(const void *caller, struct gg_host *out);
 enum sheaf_status gg_host_check(void *library, struct gg_host *out);
 /* Is the host's version 0.`minor` or later? No, if it does not say. */
 bool gg_is_since(const struct gg_host *host, int minor);
+
+/* ggml_backend_buffer_init, with the table that this ggml has. */
+struct gg_buffer *gg_host_new_buffer(const struct gg_host *host, struct gg_buft *buft,
+                                     const struct gg_buffer_i *iface, void *context, size_t size);
+/* What follows the buffer's table of functions. */
+struct gg_buffer_rest *gg_host_rest(const struct gg_host *host, struct gg_buffer *buffer);
+/* The graph's uid; 0: it has none. */
+uint64_t gg_uid(const struct gg_host *host, const struct gg_cgraph *graph);
 
 /* How often the whole graph uses t; -1: the graph does not know t. */
 int gg_use_count(const struct gg_cgraph *graph, const struct gg_tensor *t);

@@ -130,11 +130,12 @@ struct gg_region *gg_region_of(struct gg_memory *m, const struct gg_host *host,
 }
 
 /* An empty one may lie where another begins, and needs no object. */
-bool gg_is_static(const struct gg_tensor *t) {
+bool gg_is_static(const struct gg_host *host, const struct gg_tensor *t) {
     const struct gg_tensor *root = gg_root(t);
     for (int i = 0; i < GG_MAX_DIMS; i++)
         if (root->ne[i] == 0) return false;
-    return root->op == 0 && root->buffer && root->buffer->usage != GG_USAGE_COMPUTE;
+    return root->op == 0 && root->buffer &&
+           gg_host_rest(host, root->buffer)->usage != GG_USAGE_COMPUTE;
 }
 
 void gg_shadow_drop(const struct gg_memory *m, size_t offset, size_t bytes) {

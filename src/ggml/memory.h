@@ -62,7 +62,7 @@ struct gg_region *gg_region_of(struct gg_memory *m, const struct gg_host *host,
 struct gg_region *gg_region_find(const struct gg_memory *m, const struct gg_tensor *root);
 
 /* Is the root of t such a weight or cache? */
-bool gg_is_static(const struct gg_tensor *t);
+bool gg_is_static(const struct gg_host *host, const struct gg_tensor *t);
 /* Gives the shadow of a region back to the system. */
 void gg_shadow_drop(const struct gg_memory *m, size_t offset, size_t bytes);
 

@@ -42,25 +42,29 @@ static const char *name_of_reg(struct gg_reg *r) {
 }
 static const char *name_of_device(struct gg_device *dev) { return names[number_of(dev)]; }
 static const char *name_of_buft(struct gg_buft *b) { return name_of_device(device_of_buft(b)); }
-static const char *name_of_backend(struct gg_backend *b) { return name_of_device(b->device); }
+static struct gg_device *device_of(struct gg_backend *b) {
+    return host.is_0_9 ? ((struct gg_backend_0_9 *)b)->device : b->device;
+}
+static const char *name_of_backend(struct gg_backend *b) { return name_of_device(device_of(b)); }
 
 /* ---- buffers ---- */
 
-static void free_buffer(struct gg_buffer *b) { gg_driver_free(b->context); }
-static void *get_base(struct gg_buffer *b) { return ((struct gg_memory *)b->context)->base; }
+static struct gg_memory *memory_of(struct gg_buffer *b) { return gg_host_rest(&host, b)->context; }
+static void free_buffer(struct gg_buffer *b) { gg_driver_free(memory_of(b)); }
+static void *get_base(struct gg_buffer *b) { return memory_of(b)->base; }
 static void memset_tensor(struct gg_buffer *b, struct gg_tensor *t, uint8_t value, size_t offset,
                           size_t size) {
-    gg_driver_fill(b->context, t, value, offset, size);
+    gg_driver_fill(memory_of(b), t, value, offset, size);
 }
 static void set_tensor(struct gg_buffer *b, struct gg_tensor *t, const void *data, size_t offset,
                        size_t size) {
-    gg_driver_set(b->context, t, data, offset, size);
+    gg_driver_set(memory_of(b), t, data, offset, size);
 }
 static void get_tensor(struct gg_buffer *b, const struct gg_tensor *t, void *data, size_t offset,
                        size_t size) {
-    gg_driver_get(b->context, t, data, offset, size);
+    gg_driver_get(memory_of(b), t, data, offset, size);
 }
-static void clear(struct gg_buffer *b, uint8_t value) { gg_driver_clear(b->context, value); }
+static void clear(struct gg_buffer *b, uint8_t value) { gg_driver_clear(memory_of(b), value); }
 
 static const struct gg_buffer_i buffer_iface = {
     .free_buffer = free_buffer,
@@ -72,14 +76,14 @@ static const struct gg_buffer_i buffer_iface = {
 };
 
 struct gg_memory *gg_plugin_memory_of(const struct gg_tensor *t) {
-    return t->buffer && t->buffer->iface.free_buffer == free_buffer ? t->buffer->context : NULL;
+    return t->buffer && t->buffer->iface.free_buffer == free_buffer ? memory_of(t->buffer) : NULL;
 }
 
 /* Memory that is only planned with lies in a buffer of this type that is not alloc_buffer's. */
 bool gg_plugin_is_for_us(const struct gg_tensor *t, size_t device) {
-    struct gg_device *of = device_of_buft(t->buffer->buft);
-    return t->buffer->buft == buft_of(device) ||
-           (of && of->iface.get_type(of) == GG_DEVICE_TYPE_META);
+    struct gg_buft *buft = gg_host_rest(&host, t->buffer)->buft;
+    struct gg_device *of = device_of_buft(buft);
+    return buft == buft_of(device) || (of && of->iface.get_type(of) == GG_DEVICE_TYPE_META);
 }
 
 static struct gg_buffer *alloc_buffer(struct gg_buft *b, size_t size) {
@@ -88,7 +92,7 @@ static struct gg_buffer *alloc_buffer(struct gg_buft *b, size_t size) {
         sheaf_log(SHEAF_LOG_ERROR, "cannot reserve %zu bytes of addresses", size);
         return NULL;
     }
-    return host.buffer_init(b, buffer_iface, m, size);
+    return gg_host_new_buffer(&host, b, &buffer_iface, m, size);
 }
 
 static size_t get_alignment(struct gg_buft *b) {
@@ -114,7 +118,7 @@ static void fill_buft(size_t i) {
 static void free_backend(struct gg_backend *b) { free(b); }
 
 static int32_t graph_compute(struct gg_backend *b, struct gg_cgraph *graph) {
-    switch (gg_driver_compute(number_of(b->device), graph)) {
+    switch (gg_driver_compute(number_of(device_of(b)), graph)) {
     case SHEAF_STATUS_SUCCESS:
         return GG_STATUS_SUCCESS;
     case SHEAF_STATUS_ALLOC_FAILED:
@@ -132,7 +136,7 @@ struct event {
 };
 
 static void synchronize(struct gg_backend *b) {
-    const size_t i = number_of(b->device);
+    const size_t i = number_of(device_of(b));
     gg_driver_wait(i, gg_driver_last_run(i));
 }
 static struct gg_event *event_new(struct gg_device *dev) {
@@ -146,33 +150,45 @@ static void event_free(struct gg_device *dev, struct gg_event *event) {
     free(event);
 }
 static void event_record(struct gg_backend *b, struct gg_event *event) {
-    ((struct event *)event)->run = gg_driver_last_run(number_of(b->device));
+    ((struct event *)event)->run = gg_driver_last_run(number_of(device_of(b)));
 }
 static void event_synchronize(struct gg_device *dev, struct gg_event *event) {
     gg_driver_wait(number_of(dev), ((const struct event *)event)->run);
 }
 /* Commands reach a device in their order, and inputs are read when they are sent. */
 static void event_wait(struct gg_backend *b, struct gg_event *event) {
-    if (event->device != b->device) event_synchronize(event->device, event);
+    if (event->device != device_of(b)) event_synchronize(event->device, event);
 }
 
 static struct gg_backend *init_backend(struct gg_device *dev, const char *params) {
     static uint8_t guid[16] = {0x5a, 0x1c, 0x88, 0x3f, 0x21, 0x7d, 0x4e, 0x0b,
                                0x9c, 0x46, 0xd2, 0x77, 0x13, 0xe8, 0xf0, 0xa5};
     (void)params;
-    struct gg_backend *b = calloc(1, sizeof *b);
+    union {
+        struct gg_backend now;
+        struct gg_backend_0_9 then;
+    } *b = calloc(1, sizeof *b);
     if (!b) return NULL;
-    *b = (struct gg_backend){.guid = guid,
-                             .iface = {.get_name = name_of_backend,
-                                       .free = free_backend,
-                                       .graph_compute = graph_compute},
-                             .device = dev};
-    if (n_devices > 1) {
-        b->iface.synchronize = synchronize;
-        b->iface.event_record = event_record;
-        b->iface.event_wait = event_wait;
-    }
-    return b;
+    const bool several = n_devices > 1;
+    if (host.is_0_9)
+        b->then = (struct gg_backend_0_9){.guid = guid,
+                                          .iface = {.get_name = name_of_backend,
+                                                    .free = free_backend,
+                                                    .graph_compute = graph_compute,
+                                                    .synchronize = several ? synchronize : NULL,
+                                                    .event_record = several ? event_record : NULL,
+                                                    .event_wait = several ? event_wait : NULL},
+                                          .device = dev};
+    else
+        b->now = (struct gg_backend){.guid = guid,
+                                     .iface = {.get_name = name_of_backend,
+                                               .free = free_backend,
+                                               .graph_compute = graph_compute,
+                                               .synchronize = several ? synchronize : NULL,
+                                               .event_record = several ? event_record : NULL,
+                                               .event_wait = several ? event_wait : NULL},
+                                     .device = dev};
+    return (struct gg_backend *)b;
 }
 
 /* ---- the device ---- */

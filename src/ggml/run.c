@@ -176,9 +176,10 @@ static enum sheaf_status make_known(size_t device, const struct gg_cgraph *g, ui
 /* ---- graphs that ggml computes again ---- */
 
 static struct gg_recent *find_recent(const struct gg_cgraph *g) {
-    for (size_t i = 0; i < GG_MAX_RECENT && g->uid; i++) {
+    const uint64_t uid = gg_uid(gg_driver.host, g);
+    for (size_t i = 0; i < GG_MAX_RECENT && uid; i++) {
         struct gg_recent *r = &gg_driver.recent[i];
-        if (r->uid == g->uid && r->n_nodes == g->n_nodes && r->first == g->nodes[0] &&
+        if (r->uid == uid && r->n_nodes == g->n_nodes && r->first == g->nodes[0] &&
             r->last == g->nodes[g->n_nodes - 1])
             return r;
     }
@@ -214,7 +215,7 @@ static enum sheaf_status remember(const struct gg_cgraph *g, const struct gg_kno
     r->uid = 0;
     const enum sheaf_status st = copy_lists(r);
     if (st) return st;
-    r->uid = g->uid;
+    r->uid = gg_uid(gg_driver.host, g);
     r->first = g->nodes[0];
     r->last = g->nodes[g->n_nodes - 1];
     r->n_nodes = g->n_nodes;

@@ -3,6 +3,7 @@
  *   FAKE_API 2 or 3      which backend API it has
  *   FAKE_NO_SCALE        lacks the function ggml_scale
  *   FAKE_SHIFTED         keeps op_params one word later
+ *   GG_BEFORE_0_10       has the structures of then (abi.h)
  *   FAKE_VERSION         which version it says that it is */
 #include <stdlib.h>
 #include <string.h>
@@ -144,15 +145,15 @@ void *ggml_get_data(const struct gg_tensor *t) { return t->data; }
 /* ---- graphs ---- */
 
 struct gg_cgraph *ggml_new_graph(void *ctx) {
-    struct gg_cgraph *g = take(ctx, sizeof *g);
+    struct gg_cgraph *g = take(ctx, sizeof *g + MAX_NODES * sizeof *g->nodes);
     g->size = MAX_NODES;
-    g->nodes = take(ctx, MAX_NODES * sizeof *g->nodes);
+    g->nodes = (struct gg_tensor **)(g + 1);
     g->leafs = take(ctx, MAX_NODES * sizeof *g->leafs);
     g->use_counts = take(ctx, SLOTS * sizeof *g->use_counts);
     g->visited.size = SLOTS;
     g->visited.used = take(ctx, (SLOTS / 32 + 1) * sizeof *g->visited.used);
     g->visited.keys = take(ctx, SLOTS * sizeof *g->visited.keys);
-    g->uid = 7;
+    GG_SINCE_0_10(g->uid = 7;)
     return g;
 }
 static size_t place(const struct gg_cgraph *g, const struct gg_tensor *t) {

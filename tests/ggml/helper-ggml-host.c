@@ -70,7 +70,7 @@ static void check_graphs(struct model *m) {
     expect(compute(g) == GG_STATUS_SUCCESS, "status of the graph again");
     check_sum(m, 0, 2, "the result of a changed input");
     set(m->w, moved, 0, sizeof moved);
-    g->uid = 12; /* built anew, the same */
+    set_uid(g, 12); /* built anew, the same */
     expect(compute(g) == GG_STATUS_SUCCESS, "status of a graph like the first");
     check_sum(m, 2, 2, "the result of a changed weight");
     float back[N * M];

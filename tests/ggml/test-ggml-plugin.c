@@ -41,6 +41,19 @@ Test(ggml_plugin, interface_2) {
     shows("SHEAF: 1 member on 1 host\n");
     shows("\nok\n");
 }
+/* A program of before 0.10, whose structures are shorter, and whose graphs have no uid. */
+Test(ggml_plugin, ggml_0_9) {
+    const char *helper = "helper-ggml-host-0-9";
+    cr_expect_eq(start("env", helper, "fake-ggml-0-9", 2, ""), 0, "%s", out);
+    shows("\nok\n");
+    for (int n = 2; n <= 3; n++) {
+        cr_expect_eq(start_ranks(n, helper, "fake-ggml-0-9", 2, ""), 0, "%s", out);
+        shows("\nok\n");
+    }
+    setenv("SHEAF_GROUPS", "0,1-2", 1);
+    cr_expect_eq(start_ranks(3, helper, "fake-ggml-0-9", 2, ""), 0, "%s", out);
+    shows("\nok\n");
+}
 Test(ggml_plugin, what_is_not_known) {
     setenv("SHEAF_BACKEND_DEBUG", "1", 1);
     cr_expect_eq(host("env", "fake-ggml-3", 3, ""), 0, "%s", out);

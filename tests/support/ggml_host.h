@@ -57,12 +57,16 @@ static inline struct gg_tensor *view(void *ctx, struct gg_tensor *a, int64_t n, 
     typedef struct gg_tensor *(*fn)(void *, struct gg_tensor *, int64_t, size_t);
     return CALL(fn, "ggml_view_1d")(ctx, a, n, offset);
 }
+static inline void set_uid(struct gg_cgraph *g, uint64_t uid) {
+    (void)g, (void)uid;
+    GG_SINCE_0_10(g->uid = uid;)
+}
 static inline struct gg_cgraph *graph_of(void *ctx, struct gg_tensor *t, uint64_t uid) {
     typedef struct gg_cgraph *(*new_fn)(void *);
     typedef void (*expand_fn)(struct gg_cgraph *, struct gg_tensor *);
     struct gg_cgraph *g = CALL(new_fn, "ggml_new_graph")(ctx);
     CALL(expand_fn, "ggml_build_forward_expand")(g, t);
-    g->uid = uid;
+    set_uid(g, uid);
     return g;
 }
 
