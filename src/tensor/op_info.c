@@ -322,9 +322,15 @@ static bool check_col2im(const struct sheaf_tensor *dst) {
            has_shape(a, a->ne[0], a->ne[1], 1, 1);
 }
 
+/* A last window may end outside: ggml's pad of half an element (YOLO) counts in the number of
+ * places, and is 0 in the window. */
 static bool check_pool(const struct sheaf_tensor *dst) {
     const struct sheaf_tensor *a = dst->src[0];
-    return is_dense_f32(dst) && is_plain(a) && check_places(dst, a, 0) && same_from(2, dst, a) &&
+    int64_t out[2];
+    if (!places(dst, a, 2, out)) return false;
+    for (int i = 0; i < 2; i++)
+        if (dst->ne[i] != out[i] && dst->ne[i] != out[i] + 1) return false;
+    return is_dense_f32(dst) && is_plain(a) && same_from(2, dst, a) &&
            (uint32_t)dst->op_params[8] <= SHEAF_POOL_AVG;
 }
 

@@ -127,6 +127,13 @@ static double meaning(const T *t, int64_t i0, int64_t i1, int64_t i2, int64_t i3
     (const int64_t[]) { __VA_ARGS__ }
 #define SHIFT(...)                                                                                 \
     (const int[]) { __VA_ARGS__ }
+/* With a last row and column of windows that end outside. */
+static struct sheaf_tensor *one_more(struct sheaf_tensor *t) {
+    t->ne[0]++;
+    t->ne[1]++;
+    for (int i = 1; i < SHEAF_MAX_DIMS; i++) t->nb[i] = t->nb[i - 1] * (size_t)t->ne[i - 1];
+    return t;
+}
 /* clang-format off */
 #define CASES                                                                                      \
     K(im2col, 0, sheaf_im2col(c, X(F32, 9, 7, 4, 2), WINDOW(3, 2, 2, 1, 1, 1, 1, 2), SHEAF_TYPE_F32))\
@@ -140,6 +147,8 @@ static double meaning(const T *t, int64_t i0, int64_t i1, int64_t i2, int64_t i3
     K(pool_1d_avg, 1e-6, sheaf_pool_1d(c, TURNED(F32, 20, 7, 3, 1), SHEAF_POOL_AVG, 3, 1, 1))      \
     K(pool_2d_max, 0, sheaf_pool_2d(c, X(F16, 9, 7, 3, 2), SHEAF_POOL_MAX, WINDOW(2, 3, 2, 1, 0, 1, 0, 0)))\
     K(pool_2d_avg, 1e-6, sheaf_pool_2d(c, X(F32, 9, 7, 3, 2), SHEAF_POOL_AVG, WINDOW(3, 3, 1, 2, 1, 1, 0, 0)))\
+    K(pool_2d_max_beyond, 0, one_more(sheaf_pool_2d(c, X(F32, 9, 7, 3, 2), SHEAF_POOL_MAX, WINDOW(2, 2, 1, 1, 0, 0, 0, 0))))\
+    K(pool_2d_avg_beyond, 1e-6, one_more(sheaf_pool_2d(c, X(F32, 9, 7, 3, 2), SHEAF_POOL_AVG, WINDOW(3, 2, 2, 1, 1, 0, 0, 0))))\
     K(upscale, 0, sheaf_upscale(c, X(F32, 5, 4, 3, 2), NE(10, 12, 6, 2), SHEAF_SCALE_MODE_NEAREST, false))\
     K(upscale_bilinear, 1e-5, sheaf_upscale(c, TURNED(F32, 5, 4, 3, 2), NE(13, 9, 3, 4), SHEAF_SCALE_MODE_BILINEAR, false))\
     K(upscale_corners, 1e-5, sheaf_upscale(c, X(F32, 5, 4, 3, 2), NE(13, 9, 3, 2), SHEAF_SCALE_MODE_BILINEAR, true))\
