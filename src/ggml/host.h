@@ -35,7 +35,7 @@ bool gg_is_since(const struct gg_host *host, int minor);
 /* ggml_backend_buffer_init, with the table that this ggml has. */
 struct gg_buffer *gg_host_new_buffer(const struct gg_host *host, struct gg_buft *buft,
                                      const struct gg_buffer_i *iface, void *context, size_t size);
-/* What follows the buffer's table of functions. */
+/* The buffer's fields behind its table of functions. */
 struct gg_buffer_rest *gg_host_rest(const struct gg_host *host, struct gg_buffer *buffer);
 /* The graph's uid; 0: it has none. */
 uint64_t gg_uid(const struct gg_host *host, const struct gg_cgraph *graph);

@@ -1,11 +1,14 @@
 /* Layers as llama.cpp builds them, of random weights: a prompt and a token behind it.
- *     helper-ggml-layers LIBRARY PLUGIN API mamba|mamba2|rounds|repeats|kda|short|latent|transposed|runs|norms|shared
+ *     helper-ggml-layers LIBRARY PLUGIN API mamba|mamba2|rounds|repeats|kda|short|latent|transposed|runs|norms|shared|
+ *                                           unnamed
  * mamba, mamba2: a scan of heads of one element, of heads in two groups. rounds, repeats: a delta net
  * whose heads read the queries in turn, and each query for two heads that follow each other. kda: one
  * with projections of their own. short: a short convolution. latent: products of attention whose keys and
  * values come from one vector. transposed: attention that keeps values transposed. runs: query heads of which
  * three read one K/V head; norms: with norms over all heads.
- * shared: two layers with one cache, of keys that are the values, too. Prints the results, and "done". */
+ * shared: two layers with one cache, of keys that are the values, too. unnamed: a layer as
+ * whisper.cpp's, whose weights have numbers for names and whose caches are one row for all layers.
+ * Prints the results, and "done". */
 #include "ggml_host.h"
 
 enum {
@@ -407,13 +410,43 @@ static struct gg_tensor *shared(struct layer *l, struct gg_tensor *x) {
     return attend(product(l->x, y), l->s, l->r, l->f);
 }
 
+enum { WIDE = 512, WIDE_HEADS = WIDE / HEAD, LAYER_1 = CELLS_KV * WIDE * sizeof(float) };
+
+static struct gg_tensor *copied(struct layer *l, struct gg_tensor *c, struct gg_tensor *x) {
+    const size_t one = sizeof(float), at = LAYER_1 + (size_t)l->used * WIDE * one;
+    const int64_t n = WIDE * n_tokens;
+    struct gg_tensor *to = shown("VIEW", c, n, 1, 1, (size_t)n * one, (size_t)n * one, at);
+    struct gg_tensor *copy = shown("CPY", to, n, 1, 1, to->nb[1], to->nb[2], 0);
+    copy->src[0] = x;
+    copy->src[1] = to;
+    expand(copy);
+    return shown("VIEW", c, HEAD, CELLS_KV, WIDE_HEADS, WIDE * one, HEAD * one, LAYER_1);
+}
+static struct gg_tensor *unnamed(struct layer *l, struct gg_tensor *x) {
+    struct gg_tensor *q = reshape(plus(product(l->q, x), l->conv[0]), HEAD, WIDE_HEADS, n_tokens);
+    struct gg_tensor *y = make(F32, HEAD, WIDE_HEADS, n_tokens);
+    y->op = op_number("FLASH_ATTN_EXT");
+    y->src[0] = permute(q, 0, 2, 1);
+    y->src[1] = copied(l, l->s, product(l->k, x));
+    y->src[2] = copied(l, l->r, plus(product(l->v, x), l->conv[1]));
+    memcpy(y->op_params, &(float){0.5f}, sizeof(float));
+    put_at(work, y, &at_work);
+    l->used += n_tokens;
+    x = plus(x, product(l->out, reshape(y, WIDE, n_tokens, 1)));
+    y = plus(product(l->in, x), l->conv[2]);
+    y = node("UNARY", WIDE, n_tokens, 1, y, NULL);
+    y->op_params[0] = 1; /* SILU */
+    return plus(x, product(l->f, y));
+}
+
 static const struct kind {
     const char *name;
     struct gg_tensor *(*build)(struct layer *l, struct gg_tensor *x);
 } kinds[] = {{"transposed", transposed}, {"runs", runs},        {"norms", norms},
              {"shared", shared},         {"mamba", mamba},      {"mamba2", mamba2},
              {"rounds", rounds},         {"repeats", repeats},  {"kda", kda},
-             {"latent", latent},         {"short", short_layer}};
+             {"latent", latent},         {"short", short_layer},
+             {"unnamed", unnamed}};
 
 #define W(name, ...) weight("blk.0." name, __VA_ARGS__)
 static void make_weights(const char *name, struct layer *l) {
@@ -474,6 +507,18 @@ static void make_weights(const char *name, struct layer *l) {
         l->out = W("attn_output.weight", 9 * HEAD, EMBD, 1, 0);
         l->r = cache("cache_v_l0", 3 * HEAD, CELLS_KV);
         l->s = cache("cache_k_l0", 3 * HEAD, CELLS_KV);
+    } else if (!strcmp(name, "unnamed")) {
+        l->q = weight("leaf_0", EMBD, WIDE, 1, 0);
+        l->conv[0] = weight("leaf_1", WIDE, 1, 1, 0);
+        l->k = weight("leaf_2", EMBD, WIDE, 1, 0);
+        l->v = weight("leaf_3", EMBD, WIDE, 1, 0);
+        l->conv[1] = weight("leaf_4", WIDE, 1, 1, 0);
+        l->out = weight("leaf_5", WIDE, EMBD, 1, 0);
+        l->in = weight("leaf_6", EMBD, WIDE, 1, 0);
+        l->conv[2] = weight("leaf_7", WIDE, 1, 1, 0);
+        l->f = weight("leaf_8", WIDE, EMBD, 1, 0);
+        l->s = cache("leaf_9", 2 * CELLS_KV * WIDE, 1);
+        l->r = cache("leaf_10", 2 * CELLS_KV * WIDE, 1);
     } else if (!strcmp(name, "latent")) {
         l->q = W("attn_q_b.weight", EMBD, HEADS * (HEAD + ROPED), 1, 0);
         l->k_b = W("attn_k_b.weight", HEAD, LATENT, HEADS, 0);

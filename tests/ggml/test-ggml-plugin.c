@@ -154,6 +154,12 @@ Test(ggml_plugin, adds_squares_of_norms_over_heads) { cuts_layer("norms", 3, NUL
 Test(ggml_plugin, keeps_transposed_values) { cuts_layer("transposed", 2, "values are transposed"); }
 Test(ggml_plugin, cuts_attention_to_latent_vectors) { cuts_layer("latent", 1, NULL); }
 
+/* Two pairs of matrices, the first with flash attention between them. */
+Test(ggml_plugin, cuts_what_has_no_name) {
+    cuts_layer("unnamed", 2, NULL);
+    shows("leaf_2: S1 {22,21,21}x8\n");
+}
+
 /* The model's weight, and three caches of a context. */
 Test(ggml_plugin, numbers_of_freed_objects_are_used_again) {
     setenv("SHEAF_BACKEND_DEBUG", "1", 1);
