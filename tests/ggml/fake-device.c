@@ -65,7 +65,7 @@ void ggml_backend_event_wait(struct gg_backend *b, void *event);
 void ggml_backend_event_synchronize(void *event);
 size_t ggml_graph_overhead_custom(size_t size, bool grads);
 struct gg_cgraph *ggml_new_graph_custom(void *ctx, size_t size, bool grads);
-uint64_t ggml_graph_next_uid(void);
+GG_SINCE_0_10(uint64_t ggml_graph_next_uid(void);)
 
 void ggml_backend_tensor_copy(const struct gg_tensor *src, struct gg_tensor *dst);
 void ggml_backend_tensor_copy_async(struct gg_backend *from, struct gg_backend *to,
@@ -319,8 +319,10 @@ void ggml_backend_free(struct gg_backend *b) {
 int ggml_backend_graph_compute_async(struct gg_backend *b, struct gg_cgraph *g) {
     bool known = false;
     if (fails) return GG_STATUS_FAILED;
-    for (int i = 0; i < n_seen; i++) known = known || seen[i] == g->uid;
-    if (!known && n_seen < MAX_SEEN) seen[n_seen++] = g->uid;
+    uint64_t uid = (uint64_t)(uintptr_t)g;
+    GG_SINCE_0_10(uid = g->uid;)
+    for (int i = 0; i < n_seen; i++) known = known || seen[i] == uid;
+    if (!known && n_seen < MAX_SEEN) seen[n_seen++] = uid;
     n_computed++;
     for (int i = 0; i < g->n_nodes; i++) {
         if (factor_of(g->nodes[i]) == 13) return GG_STATUS_FAILED;
@@ -369,7 +371,9 @@ struct gg_cgraph *ggml_new_graph_custom(void *ctx, size_t size, bool grads) {
     if (size > MAX_NODES || grads) abort();
     return ggml_new_graph(ctx);
 }
+#ifndef GG_BEFORE_0_10
 uint64_t ggml_graph_next_uid(void) {
     static uint64_t last = 100;
     return ++last;
 }
+#endif

@@ -51,6 +51,14 @@ Test(ggml_member, computes_beside_a_cpu) {
     shows("\n0 allocations\nright\n");
     shows("FAKE0: 5 computes of 1 graphs\n");
 }
+/* A library of before 0.10, whose buffers are shorter. */
+Test(ggml_member, computes_with_ggml_0_9) {
+    cr_expect_eq(
+        run("fake-device-0-9", "CPU0,ggml:FAKE0", "bin/helper-ggml-member ggml:FAKE0 meta"), 0,
+        "%s", out);
+    shows("members: 2\n");
+    shows("\n0 allocations\nright\n");
+}
 /* The device has the op, but not for the slice of rows that the first plan gives it. */
 Test(ggml_member, takes_no_slice) {
     cr_expect_eq(run("fake-device-2", "CPU0,ggml:FAKE0", "bin/helper-ggml-member ggml:FAKE0 whole"),
