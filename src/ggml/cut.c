@@ -199,8 +199,9 @@ static enum sheaf_status choose(struct gg_cutter *c, struct sheaf_split_state **
     const char *how = sheaf_setting_value("SHEAF_GGML_SPLIT");
     if (how && !strcmp(how, "mirror")) return SHEAF_STATUS_SUCCESS;
     if (!how || !*how || !strcmp(how, "auto")) {
-        const enum sheaf_status st = gg_cut_by_names(c, states, why);
-        return st ? st : gg_cut_by_graph(c, states);
+        bool is_named;
+        const enum sheaf_status st = gg_cut_by_names(c, states, why, &is_named);
+        return st || is_named ? st : gg_cut_by_graph(c, states);
     }
     if (!strncmp(how, "random:", 7)) return cut_at_random(c, how + 7, states);
     if (!strncmp(how, "file:", 5)) return cut_by_file(c, how + 5, states);

@@ -24,9 +24,10 @@ struct gg_cutter {
     double *shares;  /* [n_members] */
     bool whole_sums; /* SHEAF_SPLIT_SUMS */
 };
-/* By names and graph; NULL in states[i]: on every member, because of why[i]. */
+/* By names and graph; NULL in states[i]: on every member, because of why[i]. *is_named: some weight or
+ * cache of the whole graph has a name that is known. */
 enum sheaf_status gg_cut_by_names(const struct gg_cutter *c, struct sheaf_split_state **states,
-                                  const char **why);
+                                  const char **why, bool *is_named);
 /* The same for a graph in which no name is known. */
 enum sheaf_status gg_cut_by_graph(const struct gg_cutter *c, struct sheaf_split_state **states);
 /* n units of `inner` elements along an axis, by shares. NULL: out of memory. */

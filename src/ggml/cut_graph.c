@@ -13,7 +13,6 @@
 #include <string.h>
 
 #include "ggml/cut.h"
-#include "ggml/cut_layer.h"
 #include "ggml/translate.h"
 
 enum { MAX_PARTS = 24, MAX_DEPTH = 16, LEAST_BYTES = 64 << 10 };
@@ -31,10 +30,8 @@ struct pair {
     int n_products; /* whose rows are cut */
 };
 
-static int op_of(const struct gg_cutter *c, const struct gg_tensor *t) {
-    struct sheaf_tensor s;
-    struct gg_operands o;
-    return t->op && gg_translate(c->e->host, t, &s, &o) ? (int)s.op : -1;
+static enum sheaf_op op_of(const struct gg_cutter *c, const struct gg_tensor *t) {
+    return t->op ? gg_op_of(c->e->host, t->op) : SHEAF_OP_COUNT;
 }
 
 static bool is_leaf(const struct gg_tensor *t) { return t->op == 0 && !t->view_src; }
@@ -204,22 +201,9 @@ static enum sheaf_status cut_last(const struct gg_cutter *c, const struct gg_ten
 
 /* ---- all ---- */
 
-static bool has_known_name(const struct gg_tensor *t) {
-    struct gg_leaf l;
-    gg_leaf_of(gg_root(t)->name, &l);
-    return gg_root(t)->op == 0 && l.role != GG_ROLE_NONE;
-}
-
-static bool has_known_names(const struct gg_cgraph *graph) {
-    for (int i = 0; i < graph->n_nodes; i++)
-        for (int k = 0; k < GG_MAX_SRC; k++)
-            if (graph->nodes[i]->src[k] && has_known_name(graph->nodes[i]->src[k])) return true;
-    return false;
-}
-
 enum sheaf_status gg_cut_by_graph(const struct gg_cutter *c, struct sheaf_split_state **states) {
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    if (c->whole_sums || has_known_names(c->graph)) return st;
+    if (c->whole_sums) return st;
     for (int pass = 0; pass < 2; pass++) {
         for (int i = 0; i < c->graph->n_nodes && !st; i++) {
             const struct gg_tensor *t = c->graph->nodes[i];

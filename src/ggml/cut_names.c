@@ -305,13 +305,15 @@ static enum sheaf_status cut_one(const struct gg_cutter *c, const struct gg_whol
 }
 
 enum sheaf_status gg_cut_by_names(const struct gg_cutter *c, struct sheaf_split_state **states,
-                                  const char **why) {
+                                  const char **why, bool *is_named) {
     const struct gg_encoder *e = c->e;
     const size_t n = e->n_unbound;
     struct gg_whole g = {.unbound = calloc(n + 1, sizeof *g.unbound)};
     enum sheaf_status st = g.unbound && gg_whole_of(e->host, c->graph, &g)
                                ? SHEAF_STATUS_SUCCESS
                                : SHEAF_STATUS_ALLOC_FAILED;
+    *is_named = false;
+    for (size_t i = 0; i < g.n; i++) *is_named = *is_named || g.all[i].leaf.role != GG_ROLE_NONE;
     for (size_t i = 0; i < n && !st; i++) gg_leaf_of(e->unbound[i]->name, &g.unbound[i]);
     for (size_t i = 0; i < n && !st; i++)
         if (!states[i] && !why[i]) st = cut_one(c, &g, i, states, why);
