@@ -73,6 +73,21 @@ size_t sheaf_backend_meta_dev_local_member(sheaf_backend_dev_t dev,
 bool sheaf_backend_meta_dev_asks_all(sheaf_backend_dev_t dev);
 struct sheaf_comm *sheaf_backend_meta_dev_comm(sheaf_backend_dev_t dev);
 
+/* Puts bytes [offset, offset + size) of the i-th tensor of a list at dst. */
+typedef enum sheaf_status (*sheaf_backend_meta_read_fn)(void *user, size_t i, size_t offset,
+                                                        void *dst, size_t size);
+/* sheaf_backend_tensor_set_from of n tensors of one meta device, where some ranks cannot read: those
+ * r with reads[r], and `root`, read what they hold; to each of the others root sends what it holds,
+ * and no more, in blocks of a few MiB, and `read` may be NULL there. reads has world_size() entries,
+ * alike on all ranks. Collective: all ranks call, those without a member too. A failure to read, or of
+ * a device, is of that rank only, and the others end the call in step with it: agree
+ * (sheaf_world_agree) before the values are used. Whole tensors, no views. *sent (may be NULL) grows
+ * by the bytes that root has sent, on all ranks. */
+enum sheaf_status sheaf_backend_meta_tensors_load(struct sheaf_tensor *const *tensors, size_t n,
+                                                  const bool *reads, int root,
+                                                  sheaf_backend_meta_read_fn read, void *user,
+                                                  uint64_t *sent);
+
 /* State of a tensor: for static tensors always, for computed ones after the graph was computed.
  * NULL if unknown. */
 const struct sheaf_split_state *sheaf_backend_meta_get_state(const struct sheaf_tensor *tensor);

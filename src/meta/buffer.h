@@ -1,4 +1,4 @@
-/* What the files of meta buffers share: buffer.c, slices.c, transfer.c. */
+/* What the files of meta buffers share: buffer.c, slices.c, transfer.c, load.c. */
 #ifndef SHEAF_META_BUFFER_H
 #define SHEAF_META_BUFFER_H
 
@@ -38,6 +38,19 @@ void sheaf__meta_shape_slices(const struct meta_device *dev, struct slice_set *s
 sheaf_backend_buffer_type_t sheaf__meta_member_buft(const struct meta_device *dev, int local);
 /* Gives the tensor its slices, with memory of their own. */
 enum sheaf_status sheaf__meta_init_tensor(sheaf_backend_buffer_t buffer, struct sheaf_tensor *t);
+
+/* ---- transfer.c ---- */
+struct meta_piece {             /* `n` bytes repeated `outer` times */
+    size_t full, full_stride;   /* where in the whole tensor */
+    size_t local, local_stride; /* where in the slice */
+    size_t n, outer;
+};
+typedef enum sheaf_status (*meta_piece_fn)(void *user, const struct meta_piece *piece);
+/* Calls fn for every piece of member `m`'s slice of a tensor of this type and shape, in the order in
+ * which sheaf_backend_tensor_set_from asks for them. */
+enum sheaf_status sheaf__meta_for_pieces(const struct sheaf_split_state *state, int m,
+                                         enum sheaf_type type, const int64_t ne[SHEAF_MAX_DIMS],
+                                         meta_piece_fn fn, void *user);
 
 /* ---- transfer.c: as in struct sheaf_backend_buffer_i ---- */
 enum sheaf_status sheaf__meta_set_tensor(sheaf_backend_buffer_t buffer, struct sheaf_tensor *t,

@@ -1,7 +1,8 @@
 /* The meta device's own structures, shared by the files of src/meta.
  *
  *   device    the device, its buffer type, its parameters
- *   buffer    meta buffers; slices: their tensors' slices; transfer: set, get, load
+ *   buffer    meta buffers; slices: their tensors' slices; transfer: set, get; load: from one rank to
+ *             those that cannot read
  *   program   a planned graph as one local graph and a list of instructions per local member;
  *             builder: nodes and instructions; steps: what the steps of a plan need
  *   overlap   which collectives run beside spans

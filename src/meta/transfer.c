@@ -8,21 +8,12 @@
 
 /* ---- pieces ---- */
 
-struct piece {                  /* `n` bytes repeated `outer` times */
-    size_t full, full_stride;   /* where in the whole tensor */
-    size_t local, local_stride; /* where in the slice */
-    size_t n, outer;
-};
-
-typedef enum sheaf_status (*piece_fn)(void *user, const struct piece *piece);
-
-/* Calls fn for every piece of member `m`'s slice of a tensor of this type and shape. */
-static enum sheaf_status for_pieces(const struct sheaf_split_state *state, int m,
-                                    enum sheaf_type type, const int64_t ne[SHEAF_MAX_DIMS],
-                                    piece_fn fn, void *user) {
+enum sheaf_status sheaf__meta_for_pieces(const struct sheaf_split_state *state, int m,
+                                         enum sheaf_type type, const int64_t ne[SHEAF_MAX_DIMS],
+                                         meta_piece_fn fn, void *user) {
     const size_t total = sheaf_row_size(type, ne[0]) * (size_t)(ne[1] * ne[2] * ne[3]);
     if (state->axis > SHEAF_SPLIT_AXIS_3) {
-        const struct piece all = {.n = total, .outer = 1};
+        const struct meta_piece all = {.n = total, .outer = 1};
         return total ? fn(user, &all) : SHEAF_STATUS_SUCCESS;
     }
     const int a = (int)state->axis;
@@ -42,8 +33,8 @@ static enum sheaf_status for_pieces(const struct sheaf_split_state *state, int m
                                (long long)n);
     sheaf_split_state_intervals(state, m, pairs, n);
     const int64_t local_extent = sheaf_split_state_extent(state, m, ne[a]);
-    struct piece p = {.full_stride = (size_t)(ne[a] / block) * unit,
-                      .local_stride = (size_t)(local_extent / block) * unit};
+    struct meta_piece p = {.full_stride = (size_t)(ne[a] / block) * unit,
+                           .local_stride = (size_t)(local_extent / block) * unit};
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     for (int64_t i = 0; i < n && !st; i++) {
         p.full = (size_t)(pairs[2 * i] / block) * unit;
@@ -125,7 +116,7 @@ static enum sheaf_status write_run(struct write *w, size_t full, size_t local, s
 
 /* Short runs for a device that is not host memory: many go over at once, for each transfer costs
  * as much as thousands of bytes. */
-static enum sheaf_status write_short_runs(struct write *w, const struct piece *p) {
+static enum sheaf_status write_short_runs(struct write *w, const struct meta_piece *p) {
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     const size_t most = STAGED_BYTES / p->n;
     for (size_t o = 0, rows; o < p->outer && !st; o += rows) {
@@ -142,7 +133,7 @@ static enum sheaf_status write_short_runs(struct write *w, const struct piece *p
     return st;
 }
 
-static enum sheaf_status write_piece(void *user, const struct piece *p) {
+static enum sheaf_status write_piece(void *user, const struct meta_piece *p) {
     struct write *w = user;
     if (w->kind == WRITE_DATA && w->begin == 0 &&
         w->end >= p->full + (p->outer - 1) * p->full_stride + p->n) {
@@ -188,7 +179,8 @@ static enum sheaf_status write_slices(struct meta_device *dev, const struct shea
             st = sheaf_backend_tensor_copy(at.record->slices[0], slice); /* read once a rank */
             continue;
         }
-        st = for_pieces(at.record->state, dev->local[i], at.type, at.ne, write_piece, w);
+        st =
+            sheaf__meta_for_pieces(at.record->state, dev->local[i], at.type, at.ne, write_piece, w);
     }
     return st;
 }
@@ -218,7 +210,7 @@ struct scatter {
     const char *block; /* the slice's bytes */
 };
 
-static enum sheaf_status scatter_piece(void *user, const struct piece *p) {
+static enum sheaf_status scatter_piece(void *user, const struct meta_piece *p) {
     const struct scatter *s = user;
     for (size_t o = 0; o < p->outer; o++) {
         memcpy(s->whole + p->full + o * p->full_stride, s->block + p->local + o * p->local_stride,
@@ -354,7 +346,7 @@ static enum sheaf_status join(const struct meta_device *dev, const struct target
             for (size_t i = 0; i < n_bytes / sizeof *sum; i++) sum[i] += addend[i];
         } else {
             struct scatter s = {whole, blocks};
-            st = for_pieces(at->record->state, j, at->type, at->ne, scatter_piece, &s);
+            st = sheaf__meta_for_pieces(at->record->state, j, at->type, at->ne, scatter_piece, &s);
         }
         blocks += slice_bytes(at, j);
     }

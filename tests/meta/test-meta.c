@@ -23,11 +23,37 @@ Test(meta, two_members) { in_process(2); }
 Test(meta, three_members) { in_process(3); }
 Test(meta, five_members) { in_process(5); }
 
-static void under_mpirun(int np, const char *env, const char *args, const char *want) {
+static void run_helper(const char *helper, int np, const char *env, const char *args,
+                       const char *want) {
     char out[8192];
-    const int status = run_mpirun(np, env, 120, out, sizeof out, "helper-meta %s", args);
+    const int status = run_mpirun(np, env, 120, out, sizeof out, "%s %s", helper, args);
     cr_assert_eq(status, 0, "status %d:\n%s", status, out);
     cr_assert(strstr(out, want), "wanted '%s':\n%s", want, out);
+}
+
+static void under_mpirun(int np, const char *env, const char *args, const char *want) {
+    run_helper("helper-meta", np, env, args, want);
+}
+
+/* Loading where only some ranks can read. */
+Test(meta_load, one_rank) {
+    run_helper("helper-load", 1, "SHEAF_CPU_THREADS=1", "", "ok 1 members on 1 ranks, 0 bytes");
+}
+Test(meta_load, two_ranks) {
+    run_helper("helper-load", 2, "SHEAF_CPU_THREADS=1", "",
+               "ok 2 members on 2 ranks, 85504000 bytes sent");
+}
+Test(meta_load, three_ranks_as_hosts) {
+    run_helper("helper-load", 3, "SHEAF_COMM_TRANSPORT=mpi SHEAF_CPU_THREADS=1", "",
+               "ok 3 members on 3 ranks, 147456000 bytes sent");
+}
+Test(meta_load, two_members_a_rank) {
+    run_helper("helper-load", 2, "SHEAF_CPU_DEVICES=2 SHEAF_CPU_THREADS=1", "",
+               "ok 4 members on 2 ranks, 78336000 bytes sent");
+}
+Test(meta_load, rank_without_member) {
+    run_helper("helper-load", 3, "SHEAF_CPU_THREADS=1", "leave",
+               "ok 2 members on 3 ranks, 122880000 bytes sent");
 }
 
 Test(meta_mpirun, two_ranks) {
