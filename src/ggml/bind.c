@@ -12,7 +12,8 @@ static enum sheaf_status no_memory(void) {
 
 enum sheaf_status gg_region_bytes(const struct gg_memory *m, const struct gg_region *r,
                                   size_t offset, void *out, size_t size) {
-    if (r->file) return gg_file_read(r->file->fd, r->file_offset + offset, out, size);
+    if (r->file)
+        return gg_file_read(r->file->fd, r->file->path, r->file_offset + offset, out, size);
     memcpy(out, m->base + r->offset + offset, size);
     return SHEAF_STATUS_SUCCESS;
 }
@@ -36,62 +37,59 @@ static enum sheaf_status make_objects(const struct gg_memory *m, struct gg_regio
     return st;
 }
 
-/* The bytes go to all ranks; each keeps its slice. */
-static enum sheaf_status send_bytes(const struct gg_memory *m, const struct gg_region *r) {
-    enum { PART = 64 << 20 };
-    uint8_t *part = r->file ? malloc(r->bytes < PART ? r->bytes + 1 : PART) : NULL;
-    if (r->file && !part) return no_memory();
-    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    for (size_t at = 0, n; at < r->bytes && !st; at += n) {
-        n = r->bytes - at < PART ? r->bytes - at : PART;
-        if (part) st = gg_region_bytes(m, r, at, part, n);
-        const void *from = part ? (const void *)part : m->base + r->offset + at;
-        if (!st) st = gg_command(GG_COMMAND_SET, (uint64_t)r->object, at, 0, 0, from, n, NULL);
-    }
-    free(part);
-    return st;
+struct some { /* of the regions of a buffer */
+    const struct gg_memory *m;
+    const struct gg_region **regions; /* [n] */
+    size_t n;
+};
+
+static enum sheaf_status read_one(void *user, size_t i, size_t offset, void *dst, size_t size) {
+    const struct some *s = user;
+    return gg_region_bytes(s->m, s->regions[i], offset, dst, size);
 }
 
-/* All regions of one file. UNSUPPORTED: some rank has no copy of it. */
-static enum sheaf_status load_file(const struct gg_memory *m, struct gg_region *const *regions,
-                                   size_t n, const struct gg_file *file) {
+/* From one file, which other ranks may have, or from the shadow, which is rank 0's only. */
+static enum sheaf_status load(const struct some *s, const struct gg_file *file) {
     struct gg_bytes b = {0};
-    uint64_t size = 0, count = 0;
-    const uint64_t hash = gg_file_hash(file->fd, &size);
-    for (size_t i = 0; i < n; i++) count += regions[i]->file == file;
-    gg_put_u64(&b, strlen(file->path));
-    gg_put(&b, file->path, strlen(file->path));
+    struct gg_source source = {read_one, (void *)(uintptr_t)s};
+    uint64_t size = 0;
+    const uint64_t hash = file ? gg_file_hash(file->fd, &size) : 0;
+    gg_put_u64(&b, file ? strlen(file->path) : 0);
+    if (file) gg_put(&b, file->path, strlen(file->path));
     gg_put_u64(&b, size);
     gg_put_u64(&b, hash);
-    gg_put_u64(&b, count);
-    for (size_t i = 0; i < n; i++) {
-        if (regions[i]->file != file) continue;
-        const struct gg_object_place place = {(uint64_t)regions[i]->object,
-                                              regions[i]->file_offset};
+    gg_put_u64(&b, s->n);
+    for (size_t i = 0; i < s->n; i++) {
+        const struct gg_object_place place = {(uint64_t)s->regions[i]->object,
+                                              s->regions[i]->file_offset};
         gg_put(&b, &place, sizeof place);
     }
     const enum sheaf_status st =
-        b.failed ? no_memory() : gg_command(GG_COMMAND_LOAD, m->device, 0, 0, 0, b.data, b.n, NULL);
+        b.failed ? no_memory()
+                 : gg_command(GG_COMMAND_LOAD, s->m->device, 0, 0, 0, b.data, b.n, &source);
     free(b.data);
     return st;
 }
 
-static enum sheaf_status load_files(const struct gg_memory *m, struct gg_region *const *regions,
-                                    size_t n) {
-    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+static bool is_first_of_file(struct gg_region *const *regions, size_t i) {
+    for (size_t k = 0; k < i; k++)
+        if (regions[k]->file == regions[i]->file) return false;
+    return true;
+}
+
+static enum sheaf_status load_regions(const struct gg_memory *m, struct gg_region *const *regions,
+                                      size_t n) {
+    struct some s = {m, calloc(n, sizeof *s.regions), 0};
+    enum sheaf_status st = s.regions ? SHEAF_STATUS_SUCCESS : no_memory();
     for (size_t i = 0; i < n && !st; i++) {
-        const struct gg_file *file = regions[i]->file;
-        if (!file || regions[i]->bound) continue;
-        st = load_file(m, regions, n, file);
-        if (st == SHEAF_STATUS_UNSUPPORTED) {
-            sheaf_log(SHEAF_LOG_WARN, "%s; its weights are sent there", sheaf_last_error());
-            st = SHEAF_STATUS_SUCCESS;
-            for (size_t k = i; k < n && !st; k++)
-                if (regions[k]->file == file) st = send_bytes(m, regions[k]);
-        }
+        if (!is_first_of_file(regions, i)) continue;
+        s.n = 0;
         for (size_t k = i; k < n; k++)
-            if (regions[k]->file == file) regions[k]->bound = true;
+            if (regions[k]->file == regions[i]->file && (regions[k]->file || regions[k]->written))
+                s.regions[s.n++] = regions[k];
+        if (s.n) st = load(&s, regions[i]->file);
     }
+    free((void *)s.regions);
     return st;
 }
 
@@ -110,9 +108,7 @@ static void give_back(struct gg_region *const *regions, size_t n) {
 static enum sheaf_status bind_buffer(struct gg_memory *m, struct gg_region **regions, size_t n,
                                      struct sheaf_split_state *const *states) {
     enum sheaf_status st = make_objects(m, regions, n, states);
-    if (!st) st = load_files(m, regions, n);
-    for (size_t i = 0; i < n && !st; i++)
-        if (!regions[i]->file && regions[i]->written) st = send_bytes(m, regions[i]);
+    if (!st) st = load_regions(m, regions, n);
     for (size_t i = 0; i < n; i++) {
         struct gg_region *r = regions[i];
         r->bound = !st;

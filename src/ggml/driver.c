@@ -308,14 +308,24 @@ static enum sheaf_status region_to_write(const struct transfer *x, struct gg_reg
     return st;
 }
 
+/* In parts, for the other ranks keep memory for the largest one. */
+static enum sheaf_status set_object(const struct gg_region *r, const struct transfer *x) {
+    enum { PART = 4 << 20 };
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (size_t at = 0, n; at < x->size && !st; at += n) {
+        n = x->size - at < PART ? x->size - at : PART;
+        st = gg_command(GG_COMMAND_SET, (uint64_t)r->object, x->offset + at, 0, 0,
+                        (const char *)x->from + at, n, NULL);
+    }
+    return st;
+}
+
 static enum sheaf_status set_task(void *argument) {
     const struct transfer *x = argument;
     struct gg_region *r = NULL;
     enum sheaf_status st = region_to_write(x, &r);
     if (st) return st;
-    if (r && r->bound)
-        return gg_command(GG_COMMAND_SET, (uint64_t)r->object, x->offset, 0, 0, x->from, x->size,
-                          NULL);
+    if (r && r->bound) return set_object(r, x);
     if (r) r->written = true;
     if (r && x->offset == 0 && record_file(r, x->from, x->size)) return st;
     if (r) st = take_out_of_file(x->m, r);

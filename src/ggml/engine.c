@@ -179,12 +179,13 @@ void gg_engine_log(const struct gg_engine *e) {
     sheaf_log(
         SHEAF_LOG_DEBUG,
         "SHEAF: %llu runs of %llu programs, %llu inputs of %llu bytes sent, %llu views moved, "
-        "%llu plans, %llu collectives of %llu bytes, %zu objects at most",
+        "%llu plans, %llu collectives of %llu bytes, %zu objects at most, %llu bytes of weights "
+        "sent",
         (unsigned long long)e->n_runs, (unsigned long long)e->n_graphs,
         (unsigned long long)e->n_inputs, (unsigned long long)e->input_bytes,
         (unsigned long long)e->n_moves, (unsigned long long)sum.n_plans,
         (unsigned long long)sum.n_collectives, (unsigned long long)sum.collective_bytes,
-        e->max_objects);
+        e->max_objects, (unsigned long long)e->sent_bytes);
 }
 
 /* ---- execution ---- */
@@ -209,7 +210,7 @@ static enum sheaf_status execute(struct gg_engine *e, const struct gg_command *c
     case GG_COMMAND_GET:
         return gg_execute_transfer(e, c, payload, result);
     case GG_COMMAND_LOAD:
-        return gg_execute_load(e, c, payload);
+        return gg_execute_load(e, c, payload, result);
     case GG_COMMAND_FREE:
         return gg_execute_free(e, c);
     case GG_COMMAND_RELEASE:

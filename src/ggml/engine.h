@@ -19,7 +19,8 @@ enum gg_command_kind {
     GG_COMMAND_SET,  /* a: object, b: offset, payload: bytes */
     GG_COMMAND_FILL, /* a: object, b: offset, c: size, d: value */
     GG_COMMAND_GET,  /* a: object, b: offset, c: size -> rank 0 */
-    GG_COMMAND_LOAD, /* a: device, payload: path and where objects lie in that file */
+    /* a: device, payload: path and where objects lie in that file; no path: rank 0 sends the bytes */
+    GG_COMMAND_LOAD,
     GG_COMMAND_FREE, /* a: group: its objects, and the programs that use them */
     /* a: object, and the programs that use it; memory goes with the last of those bound together */
     GG_COMMAND_RELEASE,
@@ -53,6 +54,12 @@ struct gg_object_place {
     uint64_t object, offset;
 };
 
+/* Rank 0's bytes of a LOAD: [offset, offset + size) of the i-th object of its payload. */
+struct gg_source {
+    enum sheaf_status (*read)(void *user, size_t i, size_t offset, void *dst, size_t size);
+    void *user;
+};
+
 struct gg_engine;
 /* Starts the world and the meta devices over all its devices. may_exit, on_failure: as in struct
  * sheaf_world_params. tell (may be NULL) gets the text of an error while the ranks are still there:
@@ -72,7 +79,7 @@ size_t gg_engine_n_members(const struct gg_engine *e); /* of all devices */
 size_t gg_engine_n_members_of(const struct gg_engine *e, size_t device);
 
 /* Rank 0: sends the command to all and executes it here. `result` takes what GET returns; of RUN
- * and FETCH, an array of addresses, one an output. */
+ * and FETCH, an array of addresses, one an output; of LOAD it is a struct gg_source. */
 enum sheaf_status gg_engine_do(struct gg_engine *e, struct gg_command *command, const void *payload,
                                void *result);
 /* Other ranks: executes commands until END or the end of the job. */

@@ -65,7 +65,7 @@ struct gg_engine {
     size_t n_binding;
     uint8_t *payload;
     size_t payload_cap;
-    uint64_t n_runs, n_graphs, n_inputs, input_bytes, n_moves;
+    uint64_t n_runs, n_graphs, n_inputs, input_bytes, n_moves, sent_bytes; /* sent: of weights */
 };
 
 void gg_group_free(struct gg_group *group);
@@ -84,7 +84,7 @@ enum sheaf_status gg_execute_bind(struct gg_engine *e, const struct gg_command *
 enum sheaf_status gg_execute_transfer(struct gg_engine *e, const struct gg_command *c,
                                       const uint8_t *payload, void *result);
 enum sheaf_status gg_execute_load(struct gg_engine *e, const struct gg_command *c,
-                                  const uint8_t *payload);
+                                  const uint8_t *payload, const struct gg_source *mine);
 enum sheaf_status gg_execute_free(struct gg_engine *e, const struct gg_command *c);
 enum sheaf_status gg_execute_release(struct gg_engine *e, const struct gg_command *c);
 enum sheaf_status gg_execute_graph(struct gg_engine *e, const struct gg_command *c,

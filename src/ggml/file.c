@@ -32,21 +32,32 @@ static uint64_t hash_open(int fd, uint64_t *size) {
 
 uint64_t gg_file_hash(int fd, uint64_t *size) { return hash_open(fd, size); }
 
-int gg_file_open(const char *path, uint64_t size, uint64_t hash) {
+static enum gg_file_lack compare(int fd, uint64_t size, uint64_t hash) {
+    struct stat st;
     uint64_t own = 0;
+    if (fstat(fd, &st)) return GG_FILE_FAILS;
+    if (!S_ISREG(st.st_mode)) return GG_FILE_NOT_REGULAR;
+    if ((uint64_t)st.st_size != size) return GG_FILE_OTHER_SIZE;
+    const uint64_t found = hash_open(fd, &own);
+    return !found ? GG_FILE_FAILS : found == hash ? GG_FILE_OPEN : GG_FILE_OTHER_CONTENT;
+}
+
+int gg_file_open(const char *path, uint64_t size, uint64_t hash, enum gg_file_lack *lack,
+                 int *error) {
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-    if (fd < 0) return -1;
-    if (hash_open(fd, &own) == hash && own == size) return fd;
+    *lack = fd < 0 ? GG_FILE_FAILS : compare(fd, size, hash);
+    *error = errno;
+    if (fd < 0 || *lack == GG_FILE_OPEN) return fd;
     close(fd);
     return -1;
 }
 
-enum sheaf_status gg_file_read(int fd, uint64_t offset, void *dst, size_t size) {
+enum sheaf_status gg_file_read(int fd, const char *path, uint64_t offset, void *dst, size_t size) {
     for (size_t at = 0; at < size;) {
         const ssize_t n = pread(fd, (char *)dst + at, size - at, (off_t)(offset + at));
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0)
-            return sheaf_set_error(SHEAF_STATUS_IO, "load: %s",
+            return sheaf_set_error(SHEAF_STATUS_IO, "load: %s: %s", path,
                                    n ? strerror(errno) : "the file ends too early");
         at += (size_t)n;
     }

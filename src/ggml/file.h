@@ -6,10 +6,19 @@
 
 /* A number of the file's size and of samples of its bytes; 0: it cannot be read. */
 uint64_t gg_file_hash(int fd, uint64_t *size);
-/* For reading; -1: there is no file there with this size and hash. */
-int gg_file_open(const char *path, uint64_t size, uint64_t hash);
-/* Exactly `size` bytes at `offset`. */
-enum sheaf_status gg_file_read(int fd, uint64_t offset, void *dst, size_t size);
+/* Why a rank does not read a file. */
+enum gg_file_lack {
+    GG_FILE_OPEN, /* it does */
+    GG_FILE_FAILS,
+    GG_FILE_NOT_REGULAR,
+    GG_FILE_OTHER_SIZE,
+    GG_FILE_OTHER_CONTENT,
+};
+/* For reading; -1: there is no file there with this size and hash; *error: errno of FAILS. */
+int gg_file_open(const char *path, uint64_t size, uint64_t hash, enum gg_file_lack *lack,
+                 int *error);
+/* Exactly `size` bytes at `offset`; the path is for the text of an error. */
+enum sheaf_status gg_file_read(int fd, const char *path, uint64_t offset, void *dst, size_t size);
 
 /* A file that stays open: it may be deleted or replaced while its bytes are still wanted. */
 struct gg_file {

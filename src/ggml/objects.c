@@ -1,4 +1,5 @@
 /* Objects: weights and caches of rank 0's program as tensors of the meta device, by number. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -180,64 +181,125 @@ enum sheaf_status gg_execute_transfer(struct gg_engine *e, const struct gg_comma
     return gg_or_end(sheaf_backend_meta_tensor_get_at(t, 0, result, (size_t)c->b, size));
 }
 
-/* ---- files ---- */
+/* ---- loading ---- */
 
-struct source {
-    int fd;
-    uint64_t offset;
+/* Objects of a LOAD, and where this rank has their bytes. */
+struct loading {
+    struct sheaf_tensor **tensors; /* [n] */
+    uint64_t *offsets;             /* [n] in the file */
+    size_t n, first;               /* first: of those that are being loaded */
+    int fd;                        /* -1: no file */
+    const char *path;
+    const struct gg_source *mine; /* rank 0's bytes; NULL elsewhere */
+    bool *reads;                  /* [ranks] */
 };
 
-static enum sheaf_status read_source(void *user, size_t offset, void *dst, size_t size) {
-    const struct source *s = user;
-    return gg_file_read(s->fd, s->offset + offset, dst, size);
+static enum sheaf_status read_bytes(void *user, size_t i, size_t offset, void *dst, size_t size) {
+    const struct loading *l = user;
+    i += l->first;
+    return l->mine ? l->mine->read(l->mine->user, i, offset, dst, size)
+                   : gg_file_read(l->fd, l->path, l->offsets[i] + offset, dst, size);
 }
 
-static enum sheaf_status load_all(struct gg_engine *e, int fd, struct gg_reader *r, uint64_t n) {
-    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    for (uint64_t i = 0; i < n && !st; i++) {
-        struct gg_object_place place;
+static enum sheaf_status take_places(const struct gg_engine *e, struct gg_reader *r,
+                                     struct loading *l) {
+    for (size_t i = 0; i < l->n; i++) {
+        struct gg_object_place place = {0};
         const uint8_t *p = gg_take(r, sizeof place);
-        if (!p) return sheaf_set_error(SHEAF_STATUS_INVALID, "load: the message is cut off");
-        memcpy(&place, p, sizeof place);
-        struct sheaf_tensor *t =
-            place.object < e->n_objects ? gg_object_tensor(e, (uint32_t)place.object) : NULL;
-        if (!t) return sheaf_set_error(SHEAF_STATUS_INVALID, "load: an unknown object");
-        sheaf_world_enter(SHEAF_PHASE_LOAD, t->name);
-        struct source s = {fd, place.offset};
-        st = sheaf_backend_tensor_set_from(t, read_source, &s);
+        if (p) memcpy(&place, p, sizeof place);
+        l->offsets[i] = place.offset;
+        l->tensors[i] = p && place.object < e->n_objects ? e->objects[place.object].tensor : NULL;
+        if (!l->tensors[i])
+            return sheaf_set_error(SHEAF_STATUS_INVALID,
+                                   "load: an unknown object, or the message is cut off");
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* In parts: a rank that fails goes on in step with the others until the next agreement. */
+static enum sheaf_status load_all(struct gg_engine *e, struct loading *l) {
+    enum { PART_BYTES = 256 << 20 };
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (size_t end; l->first < l->n && !st; l->first = end) {
+        size_t bytes = 0;
+        for (end = l->first; end < l->n && bytes < PART_BYTES; end++)
+            bytes += sheaf_nbytes(l->tensors[end]);
+        sheaf_world_enter(SHEAF_PHASE_LOAD, l->path);
+        st = sheaf_backend_meta_tensors_load(l->tensors + l->first, end - l->first, l->reads, 0,
+                                             read_bytes, l, &e->sent_bytes);
+        st = sheaf_world_agree(st, "load");
     }
     return st;
 }
 
-/* UNSUPPORTED on all ranks if one of the device's has no such file. */
-static enum sheaf_status meet_about(const struct gg_ranks *on, int fd, const char *path) {
-    const uint8_t mine = fd >= 0;
-    uint8_t *all = calloc((size_t)sheaf_world_size(), 1);
+static const char *lack_text(enum gg_file_lack lack, int error) {
+    static const char *const texts[] = {
+        [GG_FILE_NOT_REGULAR] = "what is there is no regular file",
+        [GG_FILE_OTHER_SIZE] = "the file there has another size",
+        [GG_FILE_OTHER_CONTENT] = "the file there has other bytes",
+    };
+    return lack == GG_FILE_FAILS ? strerror(error) : texts[lack];
+}
+
+static void tell_of(int rank, int others, const char *path, enum gg_file_lack lack, int error) {
+    char more[32] = "";
+    if (others) snprintf(more, sizeof more, " and %d more rank%s", others, others > 1 ? "s" : "");
+    sheaf_log(SHEAF_LOG_WARN, "rank %d (%s)%s %s no copy of %s (%s): rank 0 sends the slices", rank,
+              sheaf_world_host_name(rank), more, others ? "have" : "has", path,
+              lack_text(lack, error));
+}
+
+/* reads[r]: the rank has the file, or is rank 0, which says which of the device's have not. */
+static enum sheaf_status meet_about(const struct gg_ranks *on, const uint8_t mine[2],
+                                    const char *path, bool *reads) {
+    uint8_t *all = calloc((size_t)sheaf_world_size(), 2);
     if (!all) return gg_or_end(no_memory());
-    enum sheaf_status st = sheaf_world_all_gather(&mine, 1, all, "which ranks have the file");
-    for (int i = 0; i < sheaf_world_size() && !st; i++)
-        if (!all[i] && on->part[i])
-            st = sheaf_set_error(SHEAF_STATUS_UNSUPPORTED, "rank %d (%s) has no copy of %s", i,
-                                 sheaf_world_host_name(i), path);
+    enum sheaf_status st = sheaf_world_all_gather(mine, 2, all, "which ranks have the file");
+    int first = -1, others = -1;
+    for (int i = 0; i < sheaf_world_size() && !st; i++) {
+        reads[i] = reads[i] || all[2 * i] == GG_FILE_OPEN;
+        if (reads[i] || !on->part[i]) continue;
+        if (first < 0) first = i;
+        others++;
+    }
+    if (first >= 0 && sheaf_world_rank() == 0)
+        tell_of(first, others, path, (enum gg_file_lack)all[2 * first], all[2 * first + 1]);
     free(all);
     return st;
 }
 
+static enum sheaf_status make_loading(const struct gg_engine *e, struct gg_reader *r, uint64_t n,
+                                      uint64_t size, struct loading *l) {
+    if (n > size / sizeof(struct gg_object_place)) /* before memory for so many is taken */
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "load: the message is cut off");
+    l->n = (size_t)n;
+    l->tensors = calloc(l->n + 1, sizeof(*l->tensors));
+    l->offsets = calloc(l->n + 1, sizeof *l->offsets);
+    l->reads = calloc((size_t)sheaf_world_size(), sizeof *l->reads);
+    return l->tensors && l->offsets && l->reads ? take_places(e, r, l) : no_memory();
+}
+
 enum sheaf_status gg_execute_load(struct gg_engine *e, const struct gg_command *c,
-                                  const uint8_t *payload) {
+                                  const uint8_t *payload, const struct gg_source *mine) {
     struct gg_reader r = {payload, payload + c->size, false};
     char path[MAX_PATH] = "";
     const uint64_t length = gg_take_u64(&r);
     const uint8_t *text = length < MAX_PATH ? gg_take(&r, length) : NULL;
     if (text) memcpy(path, text, length);
     const uint64_t size = gg_take_u64(&r), hash = gg_take_u64(&r), n = gg_take_u64(&r);
-    const int fd = text && !r.bad ? gg_file_open(path, size, hash) : -1;
-    enum sheaf_status st = meet_about(&e->devices[c->a], fd, path);
-    if (!st) {
-        sheaf_world_enter(SHEAF_PHASE_LOAD, path); /* to wait for the others takes as long */
-        st = sheaf_world_agree(fd >= 0 ? load_all(e, fd, &r, n) : SHEAF_STATUS_SUCCESS, "load");
-        sheaf_world_enter(SHEAF_PHASE_IDLE, NULL);
-    }
-    if (fd >= 0) close(fd);
+    struct loading l = {.fd = -1, .path = path[0] ? path : "weights of rank 0", .mine = mine};
+    enum gg_file_lack lack = GG_FILE_FAILS;
+    int error = 0;
+    enum sheaf_status st = sheaf_world_agree(make_loading(e, &r, n, c->size, &l), "load");
+    if (!st && path[0] && !mine) l.fd = gg_file_open(path, size, hash, &lack, &error);
+    const uint8_t found[2] = {(uint8_t)lack, (uint8_t)error};
+    if (!st) l.reads[0] = true;
+    if (!st && path[0]) st = meet_about(&e->devices[c->a], found, path, l.reads);
+    if (!st) st = load_all(e, &l);
+    sheaf_world_enter(SHEAF_PHASE_IDLE, NULL);
+    if (l.fd >= 0) close(l.fd);
+    free(l.tensors);
+    free(l.offsets);
+    free(l.reads);
     return st;
 }

@@ -1,9 +1,11 @@
 /* Weights that a program maps from files: a file that is mapped where another was before, memory where
  * a file was, a weight that is partly filled, a larger tensor in the place of one, and a file that
  * cannot be read for a time.
- *     helper-ggml-files LIBRARY PLUGIN API
- * Prints "ok" when every weight had the bytes that were there when it was set. */
+ *     helper-ggml-files LIBRARY PLUGIN API [alone]
+ * Prints "ok" when every weight had the bytes that were there when it was set. With "alone" the file is
+ * rank 0's only: others find nothing under its name, or something else. */
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "ggml_host.h"
@@ -153,14 +155,78 @@ static void check_failed_load(void) {
     CALL(void (*)(void *), "ggml_free")(ctx);
 }
 
-int main(int argc, char **argv) {
-    void *plugin = argc < 4 ? NULL : load(argv);
-    struct gg_reg *reg = plugin ? registry(plugin) : NULL;
-    if (!reg) return 3;
-    n_devices = reg->iface.get_device_count(reg);
-    expect(n_devices == 1, "one device");
-    dev = reg->iface.get_device(reg, 0);
-    backend = dev->iface.init_backend(dev, NULL);
+/* ---- a file that other ranks do not have ---- */
+
+enum {
+    ALONE_N = 1024,
+    ALONE_M = 2049,
+    ALONE_BYTES = ALONE_N * ALONE_M * 4
+}; /* of two SETs and more */
+
+static void check_doubled(struct gg_tensor *t, const float *values, const char *what) {
+    static float got[ALONE_N * ALONE_M];
+    int wrong = 0;
+    get(t, got, sizeof got);
+    for (int i = 0; i < ALONE_N * ALONE_M; i++) wrong += got[i] != 2 * values[i];
+    expect(!wrong, what);
+}
+
+/* Under the name of the file, when other ranks look for it. */
+static void nothing(const char *name) { unlink(name); }
+static void a_folder(const char *name) { expect(!unlink(name) && !mkdir(name, 0700), "a folder"); }
+static void a_file(const char *name, size_t size) {
+    char *bytes = calloc(1, size);
+    unlink(name);
+    FILE *f = fopen(name, "w");
+    expect(f && fwrite(bytes, 1, size, f) == size && !fclose(f), "another file");
+    free(bytes);
+}
+static void other_bytes(const char *name) { a_file(name, ALONE_BYTES); }
+static void a_longer_file(const char *name) { a_file(name, ALONE_BYTES + 1); }
+
+static void check_alone(void (*put)(const char *), uint64_t uid) {
+    char name[] = "/tmp/sheaf-weights-XXXXXX";
+    const int fd = mkstemp(name);
+    float *values = malloc(ALONE_BYTES);
+    void *ctx = new_ctx();
+    struct gg_buffer *weights = alloc(ALONE_BYTES), *work = work_of(ALONE_BYTES);
+    struct gg_tensor *w = in(weights, large(ctx, ALONE_N, ALONE_M, "alone"));
+    struct gg_tensor *t = scale(ctx, tensor(ctx, ALONE_N, 1, "few"), 2);
+    t->src[0] = w; /* the library has no memory for a result of that size */
+    t->ne[1] = ALONE_M;
+    t->nb[2] = t->nb[3] = ALONE_BYTES;
+    struct gg_cgraph *g = graph_of(ctx, in(work, t), uid);
+    for (int i = 0; i < ALONE_N * ALONE_M; i++) values[i] = (float)(i % 9973);
+    expect(write(fd, values, ALONE_BYTES) == ALONE_BYTES, "a file");
+    set(w, mmap(NULL, ALONE_BYTES, PROT_READ, MAP_SHARED, fd, 0), 0, ALONE_BYTES);
+    close(fd);
+    put(name);
+    expect(compute(g) == GG_STATUS_SUCCESS, "status of a file of rank 0");
+    check_doubled(t, values, "a weight of rank 0's file");
+    /* the ranks have it now, and get it again, and a part that begins anywhere */
+    for (int i = 0; i < ALONE_N * ALONE_M; i++) values[i] += 1;
+    set(w, values, 0, ALONE_BYTES);
+    expect(compute(g) == GG_STATUS_SUCCESS, "status of a weight that was set again");
+    check_doubled(t, values, "a weight that was set again");
+    for (int i = 777; i < ALONE_N * ALONE_M - 5; i++) values[i] += 1;
+    set(w, values + 777, 777 * 4, ALONE_BYTES - (777 + 5) * 4);
+    expect(compute(g) == GG_STATUS_SUCCESS, "status of a weight that was set in part");
+    check_doubled(t, values, "a weight that was set in part");
+    remove(name);
+    free(values);
+    weights->iface.free_buffer(weights);
+    work->iface.free_buffer(work);
+    CALL(void (*)(void *), "ggml_free")(ctx);
+}
+
+static void check_files_of_rank_0(void) {
+    check_alone(nothing, 31);
+    check_alone(a_folder, 32);
+    check_alone(a_longer_file, 33);
+    check_alone(other_bytes, 34);
+}
+
+static void check_files(void) {
     void *at = map_file(0, NULL);
     check_weight(at, 0, 1);
     check_weight(map_file(1, at), 1, 2);
@@ -170,6 +236,20 @@ int main(int argc, char **argv) {
     check_partly_filled(at, 2);
     check_failed_load();
     for (int k = 0; k < FILES; k++) unlink(path[k]);
+}
+
+int main(int argc, char **argv) {
+    void *plugin = argc < 4 ? NULL : load(argv);
+    struct gg_reg *reg = plugin ? registry(plugin) : NULL;
+    if (!reg) return 3;
+    n_devices = reg->iface.get_device_count(reg);
+    expect(n_devices == 1, "one device");
+    dev = reg->iface.get_device(reg, 0);
+    backend = dev->iface.init_backend(dev, NULL);
+    if (argc > 4 && !strcmp(argv[4], "alone"))
+        check_files_of_rank_0();
+    else
+        check_files();
     backend->iface.free(backend);
     if (!failures) puts("ok");
     return failures != 0;

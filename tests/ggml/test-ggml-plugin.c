@@ -178,6 +178,35 @@ Test(ggml_plugin, files_that_change_places) {
         shows("ok\n");
     }
 }
+/* A rank without the file is sent its slice and no more: of 2049 rows of 4 KiB, four times. */
+Test(ggml_plugin, a_file_of_rank_0_only) {
+    static const struct {
+        int ranks, rows; /* rows: of other ranks */
+        const char *transport;
+    } cases[] = {{1, 0, "auto"}, {2, 1024, "mpi"}, {3, 2 * 683, "auto"}};
+    char path[] = "/tmp/sheaf-split-XXXXXX", split[64], sent[64];
+    const int fd = mkstemp(path);
+    cr_assert(fd >= 0 && write(fd, "alone 1\n", 8) == 8);
+    close(fd);
+    snprintf(split, sizeof split, "file:%s", path);
+    setenv("SHEAF_GGML_SPLIT", split, 1);
+    setenv("SHEAF_BACKEND_DEBUG", "1", 1);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        setenv("SHEAF_COMM_TRANSPORT", cases[i].transport, 1);
+        cr_expect_eq(start_ranks(cases[i].ranks, "helper-ggml-files", "fake-ggml-3", 3, "alone"), 0,
+                     "%s", out);
+        shows("ok\n");
+        snprintf(sent, sizeof sent, ", %d bytes of weights sent\n", 4 * 4096 * cases[i].rows);
+        shows(sent);
+        if (cases[i].ranks == 1) continue;
+        shows(" no copy of /tmp/sheaf-weights-");
+        shows(" (No such file or directory): rank 0 sends the slices\n");
+        shows(" (what is there is no regular file): ");
+        shows(" (the file there has another size): ");
+        shows(" (the file there has other bytes): ");
+    }
+    unlink(path);
+}
 /* ggml does so with a plugin of a version that it does not have; MPI must not go with it. */
 Test(ggml_plugin, a_host_that_unloads_the_plugin) {
     cr_expect_eq(host("env", "fake-ggml-3", 3, "close"), 0, "%s", out);
