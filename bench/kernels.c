@@ -189,7 +189,8 @@ static double tiles(const struct sheaf__cpu_panels *p, const char *rows, const c
     const size_t stride = stride_of(p);
     const size_t panel = PASS / (size_t)p->unit * p->panel_bytes;
     const int64_t all = COLUMNS / p->cols; /* panels */
-    if (p->begin) p->begin();
+    struct sheaf__cpu_kept kept;
+    if (p->begin) p->begin(&kept);
     const double start = sheaf__seconds();
     for (int64_t q = 0; q < all; q++) {
         for (int64_t r = 0; r < TILE; r += p->rows)
@@ -197,7 +198,7 @@ static double tiles(const struct sheaf__cpu_panels *p, const char *rows, const c
                     false);
     }
     const double took = sheaf__seconds() - start;
-    if (p->end) p->end();
+    if (p->end) p->end(&kept);
     return 2.0 * TILE * (double)(all * p->cols) * PASS / took / 1e9;
 }
 

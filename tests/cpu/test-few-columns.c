@@ -47,7 +47,8 @@ static void compare_tiles(const struct sheaf__cpu_kernels *kern, const struct sh
             p->from_floats(floats, rows + (size_t)r * stride, PASS);
         }
     }
-    if (p->begin) p->begin();
+    struct sheaf__cpu_kept kept;
+    if (p->begin) p->begin(&kept);
     for (int pass = 0; pass < 2; pass++) p->tile(PASS, rows, stride, panel, p->cols, all, pass > 0);
     for (int used = 1; used <= p->cols; used++) {
         p->pack(cols, PASS, used, panel);
@@ -58,7 +59,7 @@ static void compare_tiles(const struct sheaf__cpu_kernels *kern, const struct sh
                              "%s %s: row %d of %d columns", kern->name, sheaf_type_name(type), r,
                              used);
     }
-    if (p->end) p->end();
+    if (p->end) p->end(&kept);
 }
 
 Test(few_columns, tiles_of_any_number_have_the_same_bits) {

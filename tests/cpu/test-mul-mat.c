@@ -1,6 +1,7 @@
 /* Matrix products and row kernels of every instruction set that this machine has, against the
  * reference. What an instruction set that it lacks would run is skipped, and said so. */
 #include <criterion/criterion.h>
+#include <dlfcn.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -1131,6 +1132,43 @@ Test(mul_mat, both_terms_of_amx_are_used) {
         }
         sheaf_free(ctx);
     }
+}
+
+/* The shapes of tiles are the thread's: ggml's CPU backend, whose graphs run on the same thread as sheaf's in a
+ * program of llama.cpp, sets its own once and relies on them. */
+Test(mul_mat, shapes_of_tiles_are_given_back) {
+    static const struct {
+        enum sheaf_type type;
+        int64_t n;
+    } cases[] = {
+        {SHEAF_TYPE_F16, 33}, {SHEAF_TYPE_Q8_0, 33}, {SHEAF_TYPE_Q8_0, 9}, {SHEAF_TYPE_Q4_0, 16}};
+    const uint8_t theirs[64] = {1, [16] = 64, [18] = 32, [48] = 8, [49] = 16};
+    const uint8_t none[64] = {0};
+    uint8_t now[64];
+    emulate_amx();
+    const struct sheaf__cpu_kernels *amx = need_table("amx");
+    void *module = dlopen(SHEAF_BUILD_DIR "/lib/modules/amx-emu/libsheaf-cpu-amx.so", RTLD_NOW);
+    cr_assert_not_null(module, "%s", dlerror());
+    void (*load)(const void *), (*store)(void *);
+    *(void **)&load = dlsym(module, "amx_emu_load");
+    *(void **)&store = dlsym(module, "amx_emu_store");
+    cr_assert(load && store);
+    for (int loaded = 0; loaded < 2; loaded++) {
+        if (loaded) load(theirs);
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            struct sheaf_context *ctx = new_context();
+            struct sheaf_tensor *a = sheaf_new_tensor_2d(ctx, cases[i].type, 256, 32);
+            struct sheaf_tensor *b = sheaf_new_tensor_2d(ctx, SHEAF_TYPE_F32, 256, cases[i].n);
+            memset(a->data, 0, sheaf_nbytes(a));
+            memset(b->data, 0, sheaf_nbytes(b));
+            by_panels(amx, sheaf_mul_mat(ctx, a, b));
+            store(now);
+            cr_assert(!memcmp(now, loaded ? theirs : none, sizeof now), "case %zu: other shapes",
+                      i);
+            sheaf_free(ctx);
+        }
+    }
+    dlclose(module);
 }
 
 enum { LONGEST = 768 };

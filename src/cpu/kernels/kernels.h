@@ -8,6 +8,7 @@
 #define SHEAF_CPU_KERNELS_KERNELS_H
 
 #include <assert.h>
+#include <stdalign.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -190,6 +191,11 @@ static inline int sheaf__digits_6k_lane(int b, int half) {
 typedef void (*sheaf__rows_dot_fn)(int64_t k, const void *w, size_t w_stride, int64_t nr,
                                    const void *const *act, int nc, float *const *out);
 
+/* A state of the thread that kernels change and give back: the shapes of AMX tiles. */
+struct sheaf__cpu_kept {
+    alignas(64) uint8_t bytes[64];
+};
+
 /* Products with many columns. Columns are packed in panels of `cols`, an element of all of them
  * together, and rows of weights are unpacked to what the tiles multiply. Both lie in units of so
  * many elements, the last one filled up with zeros. */
@@ -216,8 +222,9 @@ struct sheaf__cpu_panels {
     void (*tile)(int64_t k, const void *row, size_t stride, const void *panel, int used, float *c,
                  bool add);
     /* A thread calls them before its first tile and after its last; NULL if there is nothing to do.
-     * No other kind's tiles and nothing of the user's come between. */
-    void (*begin)(void), (*end)(void);
+     * No other kind's tiles and nothing of the user's come between. The thread may be the program's, which has a
+     * state of its own: end restores what begin has kept. */
+    void (*begin)(struct sheaf__cpu_kept *kept), (*end)(const struct sheaf__cpu_kept *kept);
 };
 enum sheaf__panels_kind {
     SHEAF__PANELS_FLOATS,
@@ -285,7 +292,7 @@ struct sheaf__cpu_attention {
                    float *c);
     void (*scale)(int64_t n, int lanes, const float *by, float *c); /* c[r] *= by, n rows */
     /* As those of struct sheaf__cpu_panels */
-    void (*begin)(void), (*end)(void);
+    void (*begin)(struct sheaf__cpu_kept *kept), (*end)(const struct sheaf__cpu_kept *kept);
 };
 enum sheaf__attention_kind {
     SHEAF__ATTENTION_FLOATS,
@@ -480,7 +487,7 @@ extern enum sheaf__cpu_fetch sheaf__cpu_fetch;
  * The table ISA lies in a file of its own, libsheaf-cpu-ISA.so, that needs nothing of libsheaf and
  * exports two functions (src/cpu/kernels/module.c). Any change to a struct or to a contract of this
  * header raises the version. */
-enum { SHEAF__CPU_KERNELS_VERSION = 30 };
+enum { SHEAF__CPU_KERNELS_VERSION = 31 };
 
 struct sheaf__cpu_kernels_module {
     int version;       /* nothing else is read if it is another */

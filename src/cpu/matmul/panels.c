@@ -368,8 +368,9 @@ static void multiply(const struct product *p, const struct matrix *m, int64_t fi
     const int64_t rows = min_i64(p->chunk, p->m - first), per_block = BLOCK / p->cols;
     const int64_t step = p->by_tiles ? p->rows : rows;
     const char *w = m->w + (size_t)first * p->a->nb[1];
+    struct sheaf__cpu_kept kept;
     if (first + ahead >= p->m) ahead = 0;
-    if (p->kind->begin) p->kind->begin();
+    if (p->kind->begin) p->kind->begin(&kept);
     for (int64_t q0 = 0; q0 < m->panels; q0 += per_block) {
         const int64_t nq = min_i64(per_block, m->panels - q0);
         for (int64_t r = 0; r < rows; r += step) {
@@ -381,7 +382,7 @@ static void multiply(const struct product *p, const struct matrix *m, int64_t fi
         }
         store(p, m, sums, first, rows, q0 * p->cols, min_i64(nq * p->cols, m->n - q0 * p->cols));
     }
-    if (p->kind->end) p->kind->end();
+    if (p->kind->end) p->kind->end(&kept);
 }
 
 /* The columns that another product has packed are those of this one. */

@@ -294,14 +294,15 @@ void sheaf__attn_lanes(const struct sheaf__attn *at, struct sheaf__cpu_sync *syn
     const int64_t together = tiles_of_item(at, nth);
     const int64_t rows = together * at->by_lanes->lanes;
     const int64_t items = (at->rows + rows - 1) / rows, of = at->heads_kv * at->n_s; /* of a head */
+    struct sheaf__cpu_kept kept;
     struct scratch w;
     scratch_at(at, (float *)work + (size_t)ith * sheaf__attn_lanes_size(at) / sizeof(float), &w);
-    if (at->by_lanes->begin) at->by_lanes->begin();
+    if (at->by_lanes->begin) at->by_lanes->begin(&kept);
     sheaf__mul_mat_start(sync, ith, nth);
     for (int64_t i = sheaf__mul_mat_take(sync); i < items * of; i = sheaf__mul_mat_take(sync)) {
         /* the last queries, which see most, first: what is left at the end is small */
         run_tiles(at, i % of / at->heads_kv, i % at->heads_kv, (items - 1 - i / of) * rows,
                   together, &w);
     }
-    if (at->by_lanes->end) at->by_lanes->end();
+    if (at->by_lanes->end) at->by_lanes->end(&kept);
 }

@@ -1,7 +1,8 @@
 /* The tile intrinsics of AMX in plain C, included before the sources of the AMX kernels: what the
  * instructions do to registers and memory, as Intel's manual has it. What a CPU would refuse with a
  * fault ends the process with a line that says what was wrong; so does a configuration that is
- * loaded over another one, which a CPU allows and the kernels promise not to do. */
+ * loaded over another one that was not kept, which a CPU allows and the kernels promise not to do.
+ * Tests load and keep the tiles of the module's kernels by amx_emu_load and amx_emu_store. */
 #ifndef AMX_EMU_TILES_H
 #define AMX_EMU_TILES_H
 
@@ -19,6 +20,8 @@ enum { EMU_TILES = 8, EMU_ROWS = 16, EMU_BYTES = 64 };
 
 static _Thread_local struct {
     int configured;
+    int kept;           /* since it was loaded */
+    uint8_t config[64]; /* all zeros: none */
     struct {
         int rows, bytes; /* both 0: not in use */
         uint8_t data[EMU_ROWS][EMU_BYTES];
@@ -35,7 +38,7 @@ static _Thread_local struct {
 EMU void emu_loadconfig(const void *from) {
     uint8_t b[64];
     memcpy(b, from, sizeof b);
-    EMU_CHECK(!emu.configured, "the configuration before was not released");
+    EMU_CHECK(!emu.configured || emu.kept, "the configuration before was not released or kept");
     EMU_CHECK(b[0] == 1, "the only palette is 1");
     EMU_CHECK(b[1] == 0, "start_row is for instructions that were interrupted");
     for (int i = 2; i < 16; i++) EMU_CHECK(b[i] == 0, "a reserved byte is set");
@@ -51,6 +54,12 @@ EMU void emu_loadconfig(const void *from) {
         emu.tile[t].bytes = bytes;
     }
     emu.configured = 1;
+    memcpy(emu.config, b, sizeof b);
+}
+
+EMU void emu_storeconfig(void *to) {
+    memcpy(to, emu.config, sizeof emu.config);
+    emu.kept = 1;
 }
 
 EMU void emu_release(void) { memset(&emu, 0, sizeof emu); }
@@ -127,11 +136,18 @@ EMU_SUMS EMU void emu_dpbf16ps(int c, int a, int b) {
     }
 }
 
+#define EMU_SHOWN __attribute__((visibility("default")))
+EMU_SHOWN void amx_emu_load(const void *from);
+EMU_SHOWN void amx_emu_store(void *to);
+void amx_emu_load(const void *from) { emu_loadconfig(from); }
+void amx_emu_store(void *to) { emu_storeconfig(to); }
+
 #undef _tile_zero
 #undef _tile_loadd
 #undef _tile_stored
 #undef _tile_dpbf16ps
 #define _tile_loadconfig(from)       emu_loadconfig(from)
+#define _tile_storeconfig(to)        emu_storeconfig(to)
 #define _tile_release()              emu_release()
 #define _tile_zero(t)                emu_zero(t)
 #define _tile_loadd(t, from, stride) emu_loadd(t, from, stride)

@@ -11,8 +11,8 @@
  * two BF16 of a column side by side, another. 32 rows by 32 columns are four tiles of sums, and need a
  * load of a tile for each product or less.
  *
- * The shapes of tiles are a state of the thread: set before a chunk's first tile, released after
- * its last (begin, end). Compilers know of tile loads that they happen in order, not that
+ * The shapes of tiles are a state of the thread: set before a chunk's first tile, and after its last
+ * as they were before (begin, end): ggml's CPU backend sets its own once in a thread and relies on them. Compilers know of tile loads that they happen in order, not that
  * they read memory: each function that loads tiles is called through a pointer.
  *
  * A product of two tiles takes 16 cycles, and a load of one from the first two caches 9 to 20 beside it
@@ -39,15 +39,19 @@ struct tile_shapes {
 static_assert(sizeof(struct tile_shapes) == 64, "as LDTILECFG has it");
 
 /* Sums of 32 x 32 in tiles 0 to 3; rows of weights in 4 and 5; columns in 6 and 7. */
-static void begin_tiles(void) {
+static void begin_tiles(struct sheaf__cpu_kept *kept) {
     static const struct tile_shapes shapes = {
         .palette = 1,
         .bytes = {64, 64, 64, 64, 64, 64, 64, 64},
         .rows = {16, 16, 16, 16, 16, 16, 16, 16},
     };
+    _tile_storeconfig(kept);
     _tile_loadconfig(&shapes);
 }
-static void end_tiles(void) { _tile_release(); }
+static void end_tiles(const struct sheaf__cpu_kept *kept) {
+    _tile_release();
+    if (kept->bytes[0]) _tile_loadconfig(kept); /* its palette; 0: the thread had no tiles */
+}
 
 enum { SUMS_LINE = BF16_COLS * sizeof(float), COLS_LINE = sizeof(uint16_t[BF16_COLS][2]) };
 

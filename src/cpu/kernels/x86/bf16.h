@@ -87,7 +87,8 @@ typedef void (*tile_fn)(int64_t k, const void *row, size_t stride, const void *p
 
 /* Adds the panels of BF16 of one term and of two to a table: what their tiles are. */
 static void use_panels_bf16(struct sheaf__cpu_kernels *table, int rows, tile_fn one, tile_fn two,
-                            void (*begin)(void), void (*end)(void)) {
+                            void (*begin)(struct sheaf__cpu_kept *),
+                            void (*end)(const struct sheaf__cpu_kept *)) {
     struct sheaf__cpu_panels p = {
         .rows = rows,
         .cols = BF16_COLS,

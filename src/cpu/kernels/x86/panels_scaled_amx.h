@@ -28,10 +28,11 @@ static void pack_scaled(const float *const *x, int64_t n, int used, void *panel)
 }
 
 /* Tiles 0 and 1 are sums; 2, 3 and 4 rows and the terms of columns of 32 elements, 5, 6 and 7 of 16. */
-static void begin_scaled(void) {
+static void begin_scaled(struct sheaf__cpu_kept *kept) {
     static const struct tile_shapes shapes = {.palette = 1,
                                               .bytes = {64, 64, 64, 64, 64, 32, 64, 64},
                                               .rows = {16, 16, 16, 16, 16, 16, 8, 8}};
+    _tile_storeconfig(kept);
     _tile_loadconfig(&shapes);
 }
 
