@@ -319,8 +319,6 @@ static enum sheaf_status norm_over_heads(struct gg_encoder *e, const struct gg_t
                                         SHEAF_OP_SQRT};
     const float mean[] = {1.0f / (float)norm->ne[0], 0};
     struct gg_record r = *norm;
-    make_dense(&r);
-    memset(r.params, 0, sizeof r.params);
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
         r.op = ops[i];
         if (ops[i] == SHEAF_OP_SUM_ROWS) r.ne[0] = 1;
