@@ -12,8 +12,9 @@
  * load of a tile for each product or less.
  *
  * The shapes of tiles are a state of the thread: set before a chunk's first tile, and after its last
- * as they were before (begin, end): ggml's CPU backend sets its own once in a thread and relies on them. Compilers know of tile loads that they happen in order, not that
- * they read memory: each function that loads tiles is called through a pointer.
+ * one as they were before (begin, end), for ggml's CPU backend sets its own once in a thread and
+ * relies on them. Compilers know of tile loads that they happen in order, not that they read memory:
+ * each function that loads tiles is called through a pointer.
  *
  * A product of two tiles takes 16 cycles, and a load of one from the first two caches 9 to 20 beside it
  * (measured on a Xeon of 2024, Granite Rapids). */
