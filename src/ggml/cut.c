@@ -175,7 +175,7 @@ static bool is_first(const struct gg_cutter *c, struct sheaf_split_state *const 
 static void report(const struct gg_cutter *c, struct sheaf_split_state *const *states,
                    const char *const *why) {
     const struct gg_encoder *e = c->e;
-    const char *debug = sheaf_setting_value("SHEAF_BACKEND_DEBUG");
+    const bool details = gg_logs_details();
     double total = 0;
     for (size_t i = 0; i < e->n_unbound; i++) total += (double)e->unbound[i]->bytes;
     for (size_t i = 0; i < e->n_unbound; i++) {
@@ -186,7 +186,7 @@ static void report(const struct gg_cutter *c, struct sheaf_split_state *const *s
         if (!states[i] && bytes > 0.01 * total)
             sheaf_log(SHEAF_LOG_INFO, "%s: %.1f %% of the bytes are on every member: %s", kind,
                       100 * bytes / total, why[i] ? why[i] : "no cut is known for this name");
-        else if (states[i] && debug && !strcmp(debug, "1"))
+        else if (states[i] && details)
             sheaf_log(SHEAF_LOG_DEBUG, "%s: %s", e->unbound[i]->name,
                       sheaf_split_state_print(states[i], text, sizeof text));
     }

@@ -85,7 +85,9 @@ enum sheaf_status gg_engine_do(struct gg_engine *e, struct gg_command *command, 
 /* Other ranks: executes commands until END or the end of the job. */
 enum sheaf_status gg_engine_serve(struct gg_engine *e);
 
-/* With SHEAF_BACKEND_DEBUG=1: what was run and what travelled. */
+/* SHEAF_BACKEND_DEBUG=1 */
+bool gg_logs_details(void);
+/* With that: what was run and what travelled. */
 void gg_engine_log(const struct gg_engine *e);
 
 #endif

@@ -268,8 +268,7 @@ static void fill_reg(void) {
 }
 
 static void log_host(void) {
-    const char *debug = sheaf_setting_value("SHEAF_BACKEND_DEBUG");
-    if (debug && !strcmp(debug, "1"))
+    if (gg_logs_details())
         sheaf_log(SHEAF_LOG_DEBUG, "SHEAF: ggml %s, backend API %d; not known here: %s",
                   host.version, host.api_version, host.unknown[0] ? host.unknown : "nothing");
 }

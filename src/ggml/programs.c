@@ -186,8 +186,7 @@ static bool tell(const struct sheaf_backend_meta_step *step, void *user) {
 static void tell_gathers(const struct gg_engine *e, struct gg_program *p) {
     if (p->told) return;
     p->told = true; /* also where nothing is logged: later runs do not look at the setting */
-    const char *debug = sheaf_setting_value("SHEAF_BACKEND_DEBUG");
-    if (sheaf_world_rank() != 0 || !debug || strcmp(debug, "1") != 0) return;
+    if (sheaf_world_rank() != 0 || !gg_logs_details()) return;
     if (sheaf_backend_meta_describe_plan(p->g.graph, e->devices[p->device].n_members, state_of,
                                          NULL, tell, p))
         sheaf_log(SHEAF_LOG_DEBUG, "program %llu: %s", (unsigned long long)p->number,
