@@ -100,8 +100,8 @@ const char *sheaf_model_device_name(sheaf_backend_dev_t dev);
 sheaf_backend_t sheaf_model_backend(const struct sheaf_model *model);
 /* NULL with params.single. */
 sheaf_backend_dev_t sheaf_model_meta(const struct sheaf_model *model);
-/* "q heads 6,3  k/v heads 2,1  ffn 1024,512  vocabulary 32768,16384" into buf [n], always
- * terminated; returns buf. */
+/* "q heads 6,3, k/v heads 2,1, ffn 1024,512, vocabulary 32768,16384" into buf [n], always terminated;
+ * returns buf. Five and more members with the same count in a row are one: "ffn 96(x16)". */
 char *sheaf_model_print_split(const struct sheaf_model *model, char *buf, size_t n);
 /* Bytes of weights and cache that member i reads to evaluate one token behind n_past others. */
 enum sheaf_status sheaf_model_token_bytes(const struct sheaf_model *model, int i, double n_past,

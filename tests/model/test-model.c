@@ -264,6 +264,21 @@ Test(model, divided_groups_four_members) {
     check_divided_groups(4, "q heads 3,3,2,1, k/v heads 1,1,1,1,");
 }
 
+/* Of many members each count is written once. */
+Test(model, split_of_many_members) {
+    char text[256];
+    setenv("SHEAF_CPU_DEVICES", "12", 1);
+    struct sheaf__random_model_params p = sheaf__random_model_default_params();
+    p.n_head = 4;
+    p.n_head_kv = 4;
+    const char *path = in_dir("twelve.gguf");
+    cr_assert_eq(sheaf__random_model_write(&p, path), 0, "%s", sheaf_last_error());
+    struct sheaf__session *s = open_session(path, 12, SHEAF_TYPE_F16, 0);
+    sheaf__policy_print(s->policy, text, sizeof text);
+    cr_assert(strstr(text, "q heads 1,1,1,1,0(x8), k/v"), "%s", text);
+    sheaf__session_free(s);
+}
+
 Test(model, batches_agree_qwen2_fused) {
     struct sheaf__random_model_params p = sheaf__random_model_default_params();
     p.arch = "qwen2";

@@ -84,12 +84,19 @@ static void print_devices(FILE *f, const struct report *p, int rank, const char 
     }
 }
 
+/* Five and more members with the same share in a row are one, as sheaf_model_print_split has counts. */
 static void print_split(FILE *f, const struct report *p) {
     char cut[512];
+    const int n = p->info.n_members;
     double sum = 0;
-    for (int j = 0; j < p->info.n_members; j++) sum += sheaf_model_share(p->model, j);
-    for (int j = 0; j < p->info.n_members; j++)
-        fprintf(f, "%s%.1f", j ? " : " : "", 100 * sheaf_model_share(p->model, j) / sum);
+    for (int j = 0; j < n; j++) sum += sheaf_model_share(p->model, j);
+    for (int j = 0, alike = 1; j < n; j += alike) {
+        const double part = sheaf_model_share(p->model, j);
+        for (alike = 1; j + alike < n && sheaf_model_share(p->model, j + alike) == part;) alike++;
+        if (alike < 5) alike = 1;
+        fprintf(f, "%s%.1f", j ? " : " : "", 100 * part / sum);
+        if (alike > 1) fprintf(f, "(x%d)", alike);
+    }
     fprintf(f, " %% (%s)", sheaf_model_print_split(p->model, cut, sizeof cut));
 }
 

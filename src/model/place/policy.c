@@ -477,12 +477,19 @@ enum sheaf_status sheaf__policy_new(const struct sheaf__weights *model, const do
     return status;
 }
 
+/* Five and more members with the same count in a row: as Slurm writes tasks of nodes, count(xmembers). */
 static size_t print_counts(char *buf, size_t n, const char *what, const int64_t *counts,
                            int n_members) {
     size_t at = 0;
-    for (int j = 0; j < n_members; j++) {
-        int k = snprintf(at < n ? buf + at : NULL, at < n ? n - at : 0, "%s%" PRId64,
-                         j ? "," : what, counts[j]);
+    for (int j = 0, alike = 1; j < n_members; j += alike) {
+        for (alike = 1; j + alike < n_members && counts[j + alike] == counts[j];) alike++;
+        char times[16] = "";
+        if (alike < 5)
+            alike = 1;
+        else
+            snprintf(times, sizeof times, "(x%d)", alike);
+        int k = snprintf(at < n ? buf + at : NULL, at < n ? n - at : 0, "%s%" PRId64 "%s",
+                         j ? "," : what, counts[j], times);
         if (k > 0) at += (size_t)k;
     }
     return at < n ? at : n ? n - 1 : 0;
