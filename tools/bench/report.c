@@ -196,15 +196,17 @@ static void md_end(const struct bench *b) {
                summarise(&b->results[i]).name, slow.rank, sheaf_world_host_name(slow.rank),
                100 * slow.share);
     }
-    for (int i = 0; i < n; i++)
-        printf("rank %d: %s, %s, %s, %d thread%s, reads %.2f GB/s; weights %.1f MiB, compute %.1f "
-               "MiB, peak resident %.1f MiB; of its host's time stolen %.1f %%, used by others "
-               "%.1f %%\n",
-               i, sheaf_world_host_name(i), b->ranks[i].cpu, sheaf_cpu_isa_name(),
-               b->ranks[i].threads, b->ranks[i].threads == 1 ? "" : "s",
-               b->ranks[i].bandwidth * 1e-9, mib((double)b->ranks[i].weight_bytes),
-               mib((double)b->ranks[i].compute_bytes), mib((double)b->ranks[i].peak_bytes),
-               100 * b->ranks[i].steal, 100 * b->ranks[i].foreign);
+    for (int i = 0; i < n; i++) {
+        const struct bench_rank *r = &b->ranks[i];
+        printf("rank %d: %s, %s, ", i, sheaf_world_host_name(i), r->cpu);
+        if (r->threads > 0) /* else its devices are none of sheaf's CPU backend */
+            printf("%s, %d thread%s, reads %.2f GB/s; ", sheaf_cpu_isa_name(), r->threads,
+                   r->threads == 1 ? "" : "s", r->bandwidth * 1e-9);
+        printf("weights %.1f MiB, compute %.1f MiB, peak resident %.1f MiB; of its host's time "
+               "stolen %.1f %%, used by others %.1f %%\n",
+               mib((double)r->weight_bytes), mib((double)r->compute_bytes),
+               mib((double)r->peak_bytes), 100 * r->steal, 100 * r->foreign);
+    }
     if (b->links)
         printf("link: an all-reduce takes at least %.2f us + %.2f us/MB over %s\n", latency_us(b),
                us_per_mb(b), sheaf_comm_describe(b->links));
