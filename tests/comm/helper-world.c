@@ -11,6 +11,7 @@
 #include "backend/locality.h"
 #include "comm/diag/events.h"
 #include "comm/diag/recorder.h"
+#include "comm/testing.h"
 #include "comm/world/world.h"
 #include "sheaf/backend-impl.h"
 #include "sheaf/world.h"
@@ -309,6 +310,43 @@ static bool unknown_type(void) {
     return !sheaf_world_devices(&list, &n);
 }
 
+/* ---- rank 0 stays in its start: it has voted in the last agreement, and the others have all votes
+ * when rank 2 has. Rank 1 fails then ---- */
+static pthread_t starting;
+
+static void stay(int signal) {
+    (void)signal;
+    for (int i = 0; i < 60; i++) usleep(100000);
+}
+static void *interrupt(void *arg) {
+    usleep(300000);
+    pthread_kill(starting, SIGUSR2);
+    return arg;
+}
+static void hold_the_start(enum sheaf_phase phase, const char *what) {
+    static bool is_last;
+    pthread_t thread;
+    (void)phase;
+    if (what && strstr(what, "process numbers")) is_last = true;
+    if (!is_last || !strstr(what, "agree 'start'")) return;
+    is_last = false;
+    if (sheaf_world_rank() == 2) usleep(600000);
+    if (sheaf_world_rank() != 0) return;
+    starting = pthread_self();
+    signal(SIGUSR2, stay);
+    pthread_create(&thread, NULL, interrupt, NULL);
+}
+static int late(void) {
+    sheaf__phase_hook = hold_the_start;
+    const bool started = !start_job();
+    if (started && sheaf_world_rank() == 1) {
+        sheaf_world_abort("rank 1 gives up");
+        sheaf_set_error(SHEAF_STATUS_FAILED, "rank 1 gives up");
+    }
+    usleep(2000000); /* longer than a rank may be silent, shorter than it may take to come out */
+    return quit(false);
+}
+
 /* A start that is refused leaves no MPI behind that the process would have to end. */
 static int refused(void) {
     int initialized = 0, finalized = 0;
@@ -320,6 +358,7 @@ static int refused(void) {
 
 int main(int argc, char **argv) {
     if (argc < 2) return 2;
+    if (!strcmp(argv[1], "late")) return late();
     if (start_job()) return !strcmp(argv[1], "refused") ? refused() : quit(false);
     if (!strcmp(argv[1], "info")) return quit(info());
     if (!strcmp(argv[1], "transport")) return quit(transport());

@@ -414,6 +414,14 @@ Test(world_ranks, take_a_torn_record_over, .timeout = 120) {
     }
 }
 
+/* A rank that is still in its start when the job fails is no stopped one, which others would kill. */
+Test(world_ranks, let_one_in_its_start_live, .timeout = 120) {
+    const int rc = run_mpirun(3, NULL, 60, out, sizeof out, "helper-world late");
+    cr_expect(run_returns(rc, 1), "status %d\n%s", rc, out);
+    cr_expect_eq(count("error: rank 1 gives up"), 1, "%s", out);
+    cr_expect_eq(count("signal 9"), 0, "%s", out);
+}
+
 /* Any user of a host can take the name first. That neither stops nor silences a job that fails. */
 static void speaker(const char *holder, const char *want) {
     char command[512], text[1024];

@@ -103,14 +103,10 @@ static void name_self(char *text, size_t size) {
         snprintf(text, size, "rank %.9s (%s)", rank, host);
 }
 
-static struct sheaf__line *own_line(void) {
-    return sheaf__guard_watches() ? sheaf__line(sheaf__world()->rank) : sheaf__line_alone();
-}
-
 /* The process was away: the phase of the main thread is not late because of that, and has its time
  * anew. One that begins now is as new. */
 static void forgive_phase(uint64_t now) {
-    _Atomic uint64_t *since = &own_line()->since_ns;
+    _Atomic uint64_t *since = &sheaf__line_here()->since_ns;
     uint64_t before = atomic_load_explicit(since, memory_order_relaxed);
     atomic_compare_exchange_strong(since, &before, now);
 }
@@ -128,7 +124,7 @@ static void check_crash(void) {
     struct sheaf__activity a;
     char what[160], self[SHEAF__HOST_NAME_BYTES + 32];
     if (sheaf__has_failed(sheaf__world())) return;
-    sheaf__read(own_line(), &a);
+    sheaf__read(sheaf__line_here(), &a);
     sheaf__activity_text(&a, what, sizeof what);
     name_self(self, sizeof self);
     sheaf__notice("%s has crashed with %s in %s", self, sheaf__crash_name(), what);
@@ -138,7 +134,7 @@ static void check_crash(void) {
  * first. */
 static void check_phase(uint64_t now) {
     const struct sheaf__world *w = sheaf__world();
-    const struct sheaf__line *l = own_line();
+    const struct sheaf__line *l = sheaf__line_here();
     const enum sheaf_phase phase =
         (enum sheaf_phase)atomic_load_explicit(&l->phase, memory_order_relaxed);
     const uint64_t since = atomic_load_explicit(&l->since_ns, memory_order_relaxed);
@@ -287,10 +283,11 @@ static void end_as_expected(uint64_t now) {
 
 /* fds: the polled descriptors; NULL if the poll was before the watch began. */
 static void tick(const struct pollfd *fds, uint64_t now) {
+    /* also before this rank watches: others that are ahead of it in the start may watch it */
+    atomic_store_explicit(&sheaf__line_here()->heard_ns, now, memory_order_relaxed);
     if (fds) {
         const struct sheaf__world *w = sheaf__world();
         const bool away = now - own.last_tick > w->heartbeat_ns / 2;
-        atomic_store_explicit(&sheaf__line(w->rank)->heard_ns, now, memory_order_relaxed);
         sheaf__links_serve(fds + 1 + sheaf__guard.n_pidfds, now);
         check_deaths(fds + 1, now);
         /* not behind a farewell, whose arrival they would hide */

@@ -17,7 +17,7 @@ static bool is_main(void) {
     return atomic_load_explicit(&main_thread, memory_order_relaxed) == &self;
 }
 
-static struct sheaf__line *mine(void) {
+struct sheaf__line *sheaf__line_here(void) {
     return shared ? &shared->lines[sheaf__world()->rank] : &own_line;
 }
 struct sheaf__line *sheaf__line(int rank) {
@@ -45,7 +45,7 @@ static void change(struct sheaf__line *l, enum sheaf_phase phase, uint64_t now) 
 
 void sheaf__enter(enum sheaf_phase phase, const char *what, uint64_t now) {
     if (!is_main()) return;
-    struct sheaf__line *l = mine();
+    struct sheaf__line *l = sheaf__line_here();
     SET(kind, SHEAF__KIND_NONE);
     set_name(l, what);
     change(l, phase, now);
@@ -55,7 +55,7 @@ void sheaf__enter(enum sheaf_phase phase, const char *what, uint64_t now) {
 void sheaf__enter_collective(uint32_t kind, uint32_t node, uint64_t bytes, uint64_t sequence,
                              const char *tensor, uint64_t now) {
     if (!is_main()) return;
-    struct sheaf__line *l = mine();
+    struct sheaf__line *l = sheaf__line_here();
     SET(kind, kind);
     SET(node, node);
     SET(bytes, bytes);
@@ -68,7 +68,7 @@ void sheaf__enter_collective(uint32_t kind, uint32_t node, uint64_t bytes, uint6
 enum sheaf_phase sheaf__enter_exchange(const char *what, uint64_t now) {
     const enum sheaf_phase outer = sheaf__phase();
     if (!is_main()) return outer;
-    struct sheaf__line *l = mine();
+    struct sheaf__line *l = sheaf__line_here();
     const bool own_phase = outer != SHEAF_PHASE_IDLE && outer != SHEAF_PHASE_COMPUTE;
     SET(kind, SHEAF__KIND_EXCHANGE);
     set_name(l, what);
@@ -79,14 +79,14 @@ enum sheaf_phase sheaf__enter_exchange(const char *what, uint64_t now) {
 
 void sheaf__leave_exchange(enum sheaf_phase outer) {
     if (!is_main()) return;
-    struct sheaf__line *l = mine();
+    struct sheaf__line *l = sheaf__line_here();
     SET(kind, SHEAF__KIND_NONE);
     change(l, outer == SHEAF_PHASE_COMPUTE ? SHEAF_PHASE_IDLE : outer, sheaf__time_ns());
 }
 
 void sheaf__leave(void) {
     if (!is_main()) return;
-    struct sheaf__line *l = mine();
+    struct sheaf__line *l = sheaf__line_here();
     SET(phase, SHEAF_PHASE_IDLE);
 }
 
@@ -95,26 +95,22 @@ void sheaf__touch(uint64_t now) {
 }
 
 void sheaf__touch_main(uint64_t now) {
-    struct sheaf__line *l = mine();
+    struct sheaf__line *l = sheaf__line_here();
     SET(since_ns, now);
 }
 
 void sheaf__next_step(void) {
     if (!is_main()) return;
-    struct sheaf__line *l = mine();
+    struct sheaf__line *l = sheaf__line_here();
     SET(step, GET(step) + 1);
 }
 
 enum sheaf_phase sheaf__phase(void) {
-    return (enum sheaf_phase)atomic_load_explicit(&mine()->phase, memory_order_relaxed);
+    return (enum sheaf_phase)atomic_load_explicit(&sheaf__line_here()->phase, memory_order_relaxed);
 }
 
 void sheaf_world_enter(enum sheaf_phase phase, const char *what) {
     if ((unsigned)phase < SHEAF_PHASE_COUNT) sheaf__enter(phase, what, sheaf__time_ns());
-}
-
-struct sheaf__line *sheaf__line_alone(void) {
-    return &own_line;
 }
 
 void sheaf__read_line(int rank, struct sheaf__activity *out) {

@@ -86,7 +86,7 @@ void sheaf__activity_text(const struct sheaf__activity *a, char *text, size_t si
 /* "rank 2 (b), last seen in compute 'x' of step 12" */
 void sheaf__where(int rank, char *text, size_t size);
 struct sheaf__line *sheaf__line(int rank);
-struct sheaf__line *sheaf__line_alone(void); /* of this rank while none are shared */
+struct sheaf__line *sheaf__line_here(void); /* of this rank */
 
 /* Memory of the board, without the recorders behind it. */
 size_t sheaf__board_bytes(void);
