@@ -347,6 +347,19 @@ static int late(void) {
     return quit(false);
 }
 
+/* After a failed job rank 1 has work of its own, for seconds. Rank 0 leaves the job in that time. */
+static int last_work(void) {
+    const bool leaves_first = sheaf_world_rank() == 1;
+    if (leaves_first)
+        sheaf_world_abort("rank 1 gives up");
+    else
+        usleep(2200000);
+    const int status = quit(!sheaf_world_barrier("gate"));
+    usleep(leaves_first ? 3200000 : 1500000);
+    printf("ok rank %d, %d\n", leaves_first, status);
+    return status;
+}
+
 /* A start that is refused leaves no MPI behind that the process would have to end. */
 static int refused(void) {
     int initialized = 0, finalized = 0;
@@ -360,6 +373,7 @@ int main(int argc, char **argv) {
     if (argc < 2) return 2;
     if (!strcmp(argv[1], "late")) return late();
     if (start_job()) return !strcmp(argv[1], "refused") ? refused() : quit(false);
+    if (!strcmp(argv[1], "last-work")) return last_work();
     if (!strcmp(argv[1], "info")) return quit(info());
     if (!strcmp(argv[1], "transport")) return quit(transport());
     if (!strcmp(argv[1], "components")) return components();

@@ -422,6 +422,14 @@ Test(world_ranks, let_one_in_its_start_live, .timeout = 120) {
     cr_expect_eq(count("signal 9"), 0, "%s", out);
 }
 
+/* A rank that has left a failed job is not silent as a stopped one is. */
+Test(world_ranks, end_after_a_failure_when_they_want, .timeout = 120) {
+    const int rc = run_mpirun(2, NULL, 60, out, sizeof out, "helper-world last-work");
+    cr_expect(run_returns(rc, 1), "status %d\n%s", rc, out);
+    cr_expect_eq(count("error: rank 1 gives up"), 1, "%s", out);
+    cr_expect_not_null(strstr(out, "ok rank 1, 1"), "%s", out);
+}
+
 /* Any user of a host can take the name first. That neither stops nor silences a job that fails. */
 static void speaker(const char *holder, const char *want) {
     char command[512], text[1024];

@@ -207,6 +207,8 @@ void sheaf__watch_leave_failed(void) {
             sheaf__launcher_abort(SHEAF__GUARD_STATUS);
         sheaf__speaker_hold();
     }
+    /* Silent from here on, but not stopped: what the process still does takes its own time. */
+    atomic_store(&sheaf__line_here()->left, 1);
     stop_thread(); /* connections end with the process */
     sheaf__dumps_await();
 }
