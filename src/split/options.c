@@ -46,92 +46,92 @@ struct sheaf__options {
 };
 
 /* Is the state there for the node at no cost? */
-static bool met(const struct sheaf__options *w, int operand, const struct sheaf__need *need) {
-    const struct sheaf__set *x = &w->set[operand];
-    for (int i = 0; i < x->n; i++) {
-        if (sheaf__is_view_form(w->rule) && x->packed >> i & 1) continue;
-        if (sheaf__need_met(need, x->st[i])) return true;
+static bool met(const struct sheaf__options *o, int operand, const struct sheaf__need *need) {
+    const struct sheaf__set *states = &o->set[operand];
+    for (int i = 0; i < states->n; i++) {
+        if (sheaf__is_view_form(o->rule) && states->packed >> i & 1) continue;
+        if (sheaf__need_met(need, states->st[i])) return true;
     }
     return false;
 }
 
 /* Adds the cost of having operand i as needed to the option; x becomes the states that it then has.
  */
-static void acquire(const struct sheaf__options *w, int i, struct sheaf__set *x,
-                    const struct sheaf__need *need, struct sheaf__option *o) {
+static void acquire(const struct sheaf__options *o, int i, struct sheaf__set *states,
+                    const struct sheaf__need *need, struct sheaf__option *option) {
     int64_t least;
-    const int from =
-        sheaf__cheapest_source(x->st, x->n, need, w->bytes[i], w->input->pool->n_members, &least);
+    const int from = sheaf__cheapest_source(states->st, states->n, need, o->bytes[i],
+                                            o->input->pool->n_members, &least);
     if (least == SHEAF__MET) return;
-    o->cost += least;
+    option->cost += least;
     /* the slice of a whole tensor is a state, too: rows of other nodes may follow its cut */
-    for (struct sheaf__st at = x->st[from], next; !sheaf__st_equal(at, need->st); at = next) {
-        o->collectives += at.kind != SHEAF__M;
+    for (struct sheaf__st at = states->st[from], next; !sheaf__st_equal(at, need->st); at = next) {
+        option->collectives += at.kind != SHEAF__M;
         sheaf__convert_step(at, need->st, &next);
-        if (next.kind != SHEAF__P) sheaf__set_add(x, next, !w->dense[i]);
+        if (next.kind != SHEAF__P) sheaf__set_add(states, next, !o->dense[i]);
     }
 }
 
 /* A leaf or a view of one, which no node of the graph writes to. */
-static bool is_weight(const struct sheaf__options *w, int i) {
-    const struct sheaf__entry *owner = &w->input->entry[w->input->entry[w->operand[i]].owner];
+static bool is_weight(const struct sheaf__options *o, int i) {
+    const struct sheaf__entry *owner = &o->input->entry[o->input->entry[o->operand[i]].owner];
     return owner->node < 0 && !owner->written;
 }
 
 static bool note(void *user, const struct sheaf__row *row) {
-    struct sheaf__options *w = user;
-    if (w->whole && sheaf__row_cuts(row)) return true;
-    if (w->input->whole_sums && row->adds) return true;
-    struct sheaf__option o = {.row = *row};
+    struct sheaf__options *o = user;
+    if (o->whole && sheaf__row_cuts(row)) return true;
+    if (o->input->whole_sums && row->adds) return true;
+    struct sheaf__option option = {.row = *row};
     bool is_free = true, cut = false, native = true, takes_weight = false;
     struct sheaf__set after[SHEAF__MAX_OPERANDS];
-    for (int i = 0; i < w->n; i++) after[i] = w->set[i];
-    for (int i = 0; i < w->n; i++) {
+    for (int i = 0; i < o->n; i++) after[i] = o->set[i];
+    for (int i = 0; i < o->n; i++) {
         const struct sheaf__need *need = &row->need[i];
-        if (i + 1 == w->written) { /* written where it is, never converted */
-            if (!w->set[i].native || !sheaf__row_writes(row, i, w->set[i].st[0])) return true;
+        if (i + 1 == o->written) { /* written where it is, never converted */
+            if (!o->set[i].native || !sheaf__row_writes(row, i, o->set[i].st[0])) return true;
             continue;
         }
         cut = cut || need->st.kind == SHEAF__S;
-        const bool there = met(w, i, need);
-        is_free = is_free && (there || sheaf__set_holds(&w->set[i], SHEAF__M));
-        if (sheaf__is_view_form(w->rule)) {
-            native = w->set[i].native && sheaf__need_met(need, w->set[i].st[0]);
+        const bool there = met(o, i, need);
+        is_free = is_free && (there || sheaf__set_holds(&o->set[i], SHEAF__M));
+        if (sheaf__is_view_form(o->rule)) {
+            native = o->set[i].native && sheaf__need_met(need, o->set[i].st[0]);
             if (there) continue;
             if (need->st.kind != SHEAF__M) return true;
-            if (!w->dense[i]) {
-                o.mirror = true;
+            if (!o->dense[i]) {
+                option.mirror = true;
                 is_free = false;
                 continue;
             }
         }
-        const int before = o.collectives;
-        acquire(w, i, &after[w->same[i]], need, &o);
-        takes_weight = takes_weight || (o.collectives > before && is_weight(w, i));
+        const int before = option.collectives;
+        acquire(o, i, &after[o->same[i]], need, &option);
+        takes_weight = takes_weight || (option.collectives > before && is_weight(o, i));
     }
-    o.out = sheaf__set_of_one(w->sets, sheaf__lasting(w->input, w->index, row->out), native);
-    for (int i = 0; i < w->n; i++) {
-        o.set[i] = sheaf__set_number(w->sets, &after[w->same[i]]);
-        w->failed = w->failed || o.set[i] == SHEAF__NO_SET;
+    option.out = sheaf__set_of_one(o->sets, sheaf__lasting(o->input, o->index, row->out), native);
+    for (int i = 0; i < o->n; i++) {
+        option.set[i] = sheaf__set_number(o->sets, &after[o->same[i]]);
+        o->failed = o->failed || option.set[i] == SHEAF__NO_SET;
     }
-    w->failed = w->failed || o.out == SHEAF__NO_SET;
-    w->fits = w->fits || (is_free && cut);
-    w->is_free[w->n_options] = is_free;
-    w->takes_weight[w->n_options] = takes_weight;
-    w->option[w->n_options++] = o;
-    return w->n_options < MAX_ROWS && !w->failed;
+    o->failed = o->failed || option.out == SHEAF__NO_SET;
+    o->fits = o->fits || (is_free && cut);
+    o->is_free[o->n_options] = is_free;
+    o->takes_weight[o->n_options] = takes_weight;
+    o->option[o->n_options++] = option;
+    return o->n_options < MAX_ROWS && !o->failed;
 }
 
 /* The states that rows may use. False: an operand has none. */
-static bool find_states(const struct sheaf__options *w,
+static bool find_states(const struct sheaf__options *o,
                         struct sheaf__st st[SHEAF__MAX_OPERANDS][SHEAF__SET_STATES],
                         struct sheaf__have have[SHEAF__MAX_OPERANDS]) {
     bool known = true;
-    for (int i = 0; i < w->n; i++) {
+    for (int i = 0; i < o->n; i++) {
         int n = 0;
-        for (int k = 0; k < w->set[i].n; k++) {
-            if (sheaf__is_view_form(w->rule) && w->set[i].packed >> k & 1) continue;
-            st[i][n++] = w->set[i].st[k];
+        for (int k = 0; k < o->set[i].n; k++) {
+            if (sheaf__is_view_form(o->rule) && o->set[i].packed >> k & 1) continue;
+            st[i][n++] = o->set[i].st[k];
         }
         known = known && n > 0;
         have[i] = (struct sheaf__have){n, st[i]};
@@ -140,162 +140,162 @@ static bool find_states(const struct sheaf__options *w,
 }
 
 /* No row: the node writes through mirrored copies, or its operands are out of date. */
-static void note_none(struct sheaf__options *w, bool known) {
-    struct sheaf__option *o = &w->option[w->n_options++];
-    *o = (struct sheaf__option){.none = true};
+static void note_none(struct sheaf__options *o, bool known) {
+    struct sheaf__option *option = &o->option[o->n_options++];
+    *option = (struct sheaf__option){.none = true};
     const struct sheaf__need m = {.st = sheaf__st_m()};
-    for (int i = 0; i < w->n; i++) {
-        struct sheaf__set after = w->set[i];
-        if (known) acquire(w, i, &after, &m, o);
-        o->set[i] = sheaf__set_number(w->sets, &after);
-        w->failed = w->failed || o->set[i] == SHEAF__NO_SET;
+    for (int i = 0; i < o->n; i++) {
+        struct sheaf__set after = o->set[i];
+        if (known) acquire(o, i, &after, &m, option);
+        option->set[i] = sheaf__set_number(o->sets, &after);
+        o->failed = o->failed || option->set[i] == SHEAF__NO_SET;
     }
-    o->out = sheaf__set_of_one(w->sets, sheaf__st_m(), false);
-    w->failed = w->failed || o->out == SHEAF__NO_SET;
+    option->out = sheaf__set_of_one(o->sets, sheaf__st_m(), false);
+    o->failed = o->failed || option->out == SHEAF__NO_SET;
 }
 
-static void leave_out_gathers(struct sheaf__options *w) {
+static void leave_out_gathers(struct sheaf__options *o) {
     bool weights_stay = false; /* in one row at least */
-    for (int a = 0; a < w->n_options; a++) weights_stay = weights_stay || !w->takes_weight[a];
-    for (int a = 0; a < w->n_options; a++) {
-        if (w->fits && !w->is_free[a])
-            w->option[a].left_out = SHEAF__GATHERS;
-        else if (w->input->whole_sums && weights_stay && w->takes_weight[a])
-            w->option[a].left_out = SHEAF__GATHERS_WEIGHT;
+    for (int a = 0; a < o->n_options; a++) weights_stay = weights_stay || !o->takes_weight[a];
+    for (int a = 0; a < o->n_options; a++) {
+        if (o->fits && !o->is_free[a])
+            o->option[a].left_out = SHEAF__GATHERS;
+        else if (o->input->whole_sums && weights_stay && o->takes_weight[a])
+            o->option[a].left_out = SHEAF__GATHERS_WEIGHT;
     }
 }
 
 /* Does y leave the same sets behind as x, and cost no more? Of equals the first stays. */
-static bool dominates(const struct sheaf__options *w, int y_at, int x_at) {
-    const struct sheaf__option *x = &w->option[x_at], *y = &w->option[y_at];
+static bool dominates(const struct sheaf__options *o, int y_at, int x_at) {
+    const struct sheaf__option *x = &o->option[x_at], *y = &o->option[y_at];
     if (y_at == x_at || (y->left_out && y->left_out != SHEAF__DOMINATED) || x->out != y->out ||
-        x->mirror || y->mirror || memcmp(x->set, y->set, (size_t)w->n * sizeof *x->set) != 0)
+        x->mirror || y->mirror || memcmp(x->set, y->set, (size_t)o->n * sizeof *x->set) != 0)
         return false;
     return y->cost < x->cost || (y->cost == x->cost && y_at < x_at);
 }
 
-static void leave_out_dominated(struct sheaf__options *w) {
-    for (int a = 0; a < w->n_options; a++) {
-        struct sheaf__option *x = &w->option[a];
-        for (int b = 0; b < w->n_options && !x->left_out; b++)
-            if (dominates(w, b, a)) x->left_out = SHEAF__DOMINATED;
+static void leave_out_dominated(struct sheaf__options *o) {
+    for (int a = 0; a < o->n_options; a++) {
+        struct sheaf__option *x = &o->option[a];
+        for (int b = 0; b < o->n_options && !x->left_out; b++)
+            if (dominates(o, b, a)) x->left_out = SHEAF__DOMINATED;
     }
 }
 
 /* All that the node can do; the options left out are marked. */
-static void find_options(struct sheaf__options *w) {
+static void find_options(struct sheaf__options *o) {
     struct sheaf__have have[SHEAF__MAX_OPERANDS];
     struct sheaf__st st[SHEAF__MAX_OPERANDS][SHEAF__SET_STATES];
-    const bool known = find_states(w, st, have);
-    if (known) sheaf__rows_visit(w->input->pool, w->node, have, note, w);
-    if (w->n_options == 0) {
-        note_none(w, known);
+    const bool known = find_states(o, st, have);
+    if (known) sheaf__rows_visit(o->input->pool, o->node, have, note, o);
+    if (o->n_options == 0) {
+        note_none(o, known);
         return;
     }
-    leave_out_gathers(w);
-    leave_out_dominated(w);
+    leave_out_gathers(o);
+    leave_out_dominated(o);
 }
 
 /* ---- shapes of nodes ---- */
 
-static uint64_t *put_tensor(uint64_t *w, const struct sheaf_tensor *t) {
-    *w++ = (uint64_t)t->type;
-    for (int i = 0; i < SHEAF_MAX_DIMS; i++) *w++ = (uint64_t)t->ne[i];
-    for (int i = 0; i < SHEAF_MAX_DIMS; i++) *w++ = (uint64_t)t->nb[i];
-    return w;
+static uint64_t *put_tensor(uint64_t *out, const struct sheaf_tensor *t) {
+    *out++ = (uint64_t)t->type;
+    for (int i = 0; i < SHEAF_MAX_DIMS; i++) *out++ = (uint64_t)t->ne[i];
+    for (int i = 0; i < SHEAF_MAX_DIMS; i++) *out++ = (uint64_t)t->nb[i];
+    return out;
 }
 
-static const struct sheaf_tensor *operand_of(const struct sheaf__options *w, int i) {
-    return w->input->entry[w->operand[i]].tensor;
+static const struct sheaf_tensor *operand_of(const struct sheaf__options *o, int i) {
+    return o->input->entry[o->operand[i]].tensor;
 }
 
 /* Number of the node's shape; SHEAF__NO_SET: out of memory. */
-static int shape_of(struct sheaf__options *work) {
-    const struct sheaf_tensor *t = work->node;
-    uint64_t word[MAX_WORDS], *w = word;
+static int shape_of(struct sheaf__options *o) {
+    const struct sheaf_tensor *t = o->node;
+    uint64_t word[MAX_WORDS], *out = word;
     int n_params = SHEAF_MAX_OP_PARAMS; /* to the last that is not 0 */
     while (n_params > 0 && !t->op_params[n_params - 1]) n_params--;
-    *w++ = (uint64_t)t->op | (uint64_t)n_params << 32;
+    *out++ = (uint64_t)t->op | (uint64_t)n_params << 32;
     for (int i = 0; i < n_params; i += 2)
-        *w++ = (uint32_t)t->op_params[i] | (uint64_t)(uint32_t)t->op_params[i + 1] << 32;
-    w = put_tensor(w, t);
-    *w++ = work->n ? t->view_offs - operand_of(work, 0)->view_offs : 0;
+        *out++ = (uint32_t)t->op_params[i] | (uint64_t)(uint32_t)t->op_params[i + 1] << 32;
+    out = put_tensor(out, t);
+    *out++ = o->n ? t->view_offs - operand_of(o, 0)->view_offs : 0;
     /* masked results name the mask, and are none if it or they are written over */
-    const int mask = work->rule->mask;
-    *w++ = mask ? (uint64_t)(uintptr_t)t->src[mask - 1] : 0;
-    const bool lasts = sheaf__lasting(work->input, work->index,
-                                      sheaf__st_masked(NULL, mask ? t->src[mask - 1] : t))
-                           .mask;
-    *w++ = (uint64_t)lasts | (uint64_t)work->whole << 1 | (uint64_t)work->written << 2;
-    for (int i = 0; i < work->n; i++) {
-        *w++ = (uint64_t)work->same[i] | (uint64_t)is_weight(work, i) << 8;
-        w = put_tensor(w, operand_of(work, i));
+    const int mask = o->rule->mask;
+    *out++ = mask ? (uint64_t)(uintptr_t)t->src[mask - 1] : 0;
+    const bool lasts =
+        sheaf__lasting(o->input, o->index, sheaf__st_masked(NULL, mask ? t->src[mask - 1] : t))
+            .mask;
+    *out++ = (uint64_t)lasts | (uint64_t)o->whole << 1 | (uint64_t)o->written << 2;
+    for (int i = 0; i < o->n; i++) {
+        *out++ = (uint64_t)o->same[i] | (uint64_t)is_weight(o, i) << 8;
+        out = put_tensor(out, operand_of(o, i));
     }
-    const int n = (int)(w - word);
+    const int n = (int)(out - word);
     const uint64_t h = sheaf__hash_words(0, word, n);
-    struct shape **at = &work->shapes[h & (SLOTS - 1)];
+    struct shape **at = &o->shapes[h & (SLOTS - 1)];
     for (const struct shape *x = *at; x; x = x->next) {
         if (x->hash == h && x->n == n && !memcmp(x->word, word, (size_t)n * sizeof *word))
             return x->number;
     }
     struct shape *x = malloc(sizeof *x + (size_t)n * sizeof *word);
     if (!x) return SHEAF__NO_SET;
-    *x = (struct shape){.next = *at, .hash = h, .number = work->n_shapes++, .n = n};
+    *x = (struct shape){.next = *at, .hash = h, .number = o->n_shapes++, .n = n};
     memcpy(x->word, word, (size_t)n * sizeof *word);
     *at = x;
     return x->number;
 }
 
-const struct sheaf__rule *sheaf__options_begin(struct sheaf__options *w, int node) {
-    const int *operand = w->input->operand + (size_t)node * SHEAF__MAX_OPERANDS;
-    w->node = w->input->graph->nodes[node];
-    w->operand = operand;
-    w->index = node;
-    const struct sheaf__entry *self = &w->input->entry[w->input->self[node]];
-    w->written = self->writes;
-    w->whole = w->input->whole && w->input->whole[node];
-    w->rule = sheaf__rule_of(w->node);
-    w->n = self->n_operands;
-    for (int i = 0; i < w->n; i++) {
-        w->same[i] = 0;
-        while (operand[w->same[i]] != operand[i]) w->same[i]++;
+const struct sheaf__rule *sheaf__options_begin(struct sheaf__options *o, int node) {
+    const int *operand = o->input->operand + (size_t)node * SHEAF__MAX_OPERANDS;
+    o->node = o->input->graph->nodes[node];
+    o->operand = operand;
+    o->index = node;
+    const struct sheaf__entry *self = &o->input->entry[o->input->self[node]];
+    o->written = self->writes;
+    o->whole = o->input->whole && o->input->whole[node];
+    o->rule = sheaf__rule_of(o->node);
+    o->n = self->n_operands;
+    for (int i = 0; i < o->n; i++) {
+        o->same[i] = 0;
+        while (operand[o->same[i]] != operand[i]) o->same[i]++;
     }
-    w->shape = shape_of(w);
-    return w->shape != SHEAF__NO_SET ? w->rule : NULL;
+    o->shape = shape_of(o);
+    return o->shape != SHEAF__NO_SET ? o->rule : NULL;
 }
 
-int sheaf__options_all(struct sheaf__options *w, const int *set,
+int sheaf__options_all(struct sheaf__options *o, const int *set,
                        const struct sheaf__option **option) {
-    for (int i = 0; i < w->n; i++) {
-        w->set[i] = w->sets->set[set[i]];
-        w->bytes[i] = sheaf__dense_bytes(operand_of(w, i));
-        w->dense[i] = sheaf_is_contiguous(operand_of(w, i));
+    for (int i = 0; i < o->n; i++) {
+        o->set[i] = o->sets->set[set[i]];
+        o->bytes[i] = sheaf__dense_bytes(operand_of(o, i));
+        o->dense[i] = sheaf_is_contiguous(operand_of(o, i));
     }
-    w->n_options = 0;
-    w->fits = w->failed = false;
-    find_options(w);
-    *option = w->option;
-    return w->failed || w->input->pool->failed ? -1 : w->n_options;
+    o->n_options = 0;
+    o->fits = o->failed = false;
+    find_options(o);
+    *option = o->option;
+    return o->failed || o->input->pool->failed ? -1 : o->n_options;
 }
 
-const struct sheaf__known *sheaf__options_of(struct sheaf__options *w, const int *set) {
-    uint64_t h = (uint64_t)w->shape;
-    for (int i = 0; i < w->n; i++) h = sheaf__mix(h, (uint64_t)set[i]);
-    struct sheaf__known **at = &w->known[h & (SLOTS - 1)];
+const struct sheaf__known *sheaf__options_of(struct sheaf__options *o, const int *set) {
+    uint64_t h = (uint64_t)o->shape;
+    for (int i = 0; i < o->n; i++) h = sheaf__mix(h, (uint64_t)set[i]);
+    struct sheaf__known **at = &o->known[h & (SLOTS - 1)];
     for (struct sheaf__known *k = *at; k; k = k->next) {
-        if (k->hash == h && k->shape == w->shape &&
-            !memcmp(k->set, set, (size_t)w->n * sizeof *set))
+        if (k->hash == h && k->shape == o->shape &&
+            !memcmp(k->set, set, (size_t)o->n * sizeof *set))
             return k;
     }
     const struct sheaf__option *all;
-    const int n = sheaf__options_all(w, set, &all);
+    const int n = sheaf__options_all(o, set, &all);
     if (n < 0) return NULL;
     size_t kept = 0;
     for (int a = 0; a < n; a++) kept += !all[a].left_out;
     struct sheaf__known *k = malloc(sizeof *k + kept * sizeof *k->option);
     if (!k) return NULL;
-    *k = (struct sheaf__known){.next = *at, .hash = h, .shape = w->shape};
-    memcpy(k->set, set, (size_t)w->n * sizeof *set);
+    *k = (struct sheaf__known){.next = *at, .hash = h, .shape = o->shape};
+    memcpy(k->set, set, (size_t)o->n * sizeof *set);
     for (int a = 0; a < n; a++) {
         if (!all[a].left_out) k->option[k->n++] = all[a];
     }

@@ -81,21 +81,21 @@ static int set_at(const struct sheaf__search *s, const int *column, int entry) {
     return s->column_of[entry] != NONE ? column[s->column_of[entry]] : s->initial[entry];
 }
 
-static void pay(struct path *w, int64_t cost) {
-    w->cost = cost < DEAREST - w->cost ? w->cost + cost : DEAREST;
+static void pay(struct path *path, int64_t cost) {
+    path->cost = cost < DEAREST - path->cost ? path->cost + cost : DEAREST;
 }
 
 /* Addends that are read after the compute are summed. */
-static void pay_sum(const struct sheaf__search *s, struct path *w, int entry, int set) {
+static void pay_sum(const struct sheaf__search *s, struct path *path, int entry, int set) {
     const struct sheaf__set *x = &s->sets.set[set];
     if (x->n == 0 || sheaf__set_holds(x, SHEAF__M) || sheaf__set_holds(x, SHEAF__S)) return;
-    pay(w, sheaf__convert_cost(sheaf__st_p(), sheaf__st_m(),
-                               sheaf__dense_bytes(s->input->entry[entry].tensor), s->n_members));
-    w->collectives++;
+    pay(path, sheaf__convert_cost(sheaf__st_p(), sheaf__st_m(),
+                                  sheaf__dense_bytes(s->input->entry[entry].tensor), s->n_members));
+    path->collectives++;
 }
 
 /* Mirrors the tensor that a chain of views begins with. False: out of memory. */
-static bool pay_mirror(struct sheaf__search *s, struct path *w, int *column, int entry) {
+static bool pay_mirror(struct sheaf__search *s, struct path *path, int *column, int entry) {
     const struct sheaf__search_input *input = s->input;
     while (input->entry[entry].node >= 0 &&
            sheaf__is_view_form(sheaf__rule_of(input->entry[entry].tensor)) &&
@@ -103,9 +103,9 @@ static bool pay_mirror(struct sheaf__search *s, struct path *w, int *column, int
         entry = input->operand[input->entry[entry].node * SHEAF__MAX_OPERANDS];
     struct sheaf__set x = s->sets.set[set_at(s, column, entry)];
     if (x.n == 0 || sheaf__set_holds(&x, SHEAF__M)) return true;
-    pay(w, sheaf__convert_cost(x.st[0], sheaf__st_m(),
-                               sheaf__dense_bytes(input->entry[entry].tensor), s->n_members));
-    w->collectives++;
+    pay(path, sheaf__convert_cost(x.st[0], sheaf__st_m(),
+                                  sheaf__dense_bytes(input->entry[entry].tensor), s->n_members));
+    path->collectives++;
     sheaf__set_add(&x, sheaf__st_m(), false);
     const int set = sheaf__set_number(&s->sets, &x);
     if (set == SHEAF__NO_SET) return false;
@@ -126,17 +126,18 @@ static bool forget_copies(struct sheaf__search *s, int *column, int owner) {
     return true;
 }
 
-static bool room(struct paths *w, int n, int n_columns) {
-    if (n <= w->cap) return true;
-    int cap = w->cap ? w->cap : 16;
+static bool room(struct paths *paths, int n, int n_columns) {
+    if (n <= paths->cap) return true;
+    int cap = paths->cap ? paths->cap : 16;
     while (cap < n) cap *= 2;
-    struct path *path = realloc(w->path, (size_t)cap * sizeof *path);
-    if (path) w->path = path;
+    struct path *path = realloc(paths->path, (size_t)cap * sizeof *path);
+    if (path) paths->path = path;
     int *column =
-        path ? realloc(w->column, (size_t)cap * ((size_t)n_columns + 1) * sizeof *column) : NULL;
-    if (column) w->column = column;
+        path ? realloc(paths->column, (size_t)cap * ((size_t)n_columns + 1) * sizeof *column)
+             : NULL;
+    if (column) paths->column = column;
     if (!column) return false;
-    w->cap = cap;
+    paths->cap = cap;
     return true;
 }
 
@@ -158,27 +159,27 @@ static uint64_t hash_of(const struct sheaf__search *s, int path) {
 /* The path made last joins the others; of two that reach the same sets, the cheaper stays. A path that
  * stays alone is compared with none. */
 static void join(struct sheaf__search *s) {
-    struct paths *t = &s->then;
-    const size_t bytes = (size_t)s->n_columns * sizeof *t->column;
-    struct path *mine = &t->path[t->n];
-    const int *column = columns_of(s, t, t->n);
-    if (t->n == 1) t->path[0].hash = hash_of(s, 0);
-    if (t->n > 0) mine->hash = hash_of(s, t->n);
-    for (int i = 0; i < t->n; i++) {
-        if (t->path[i].hash != mine->hash || memcmp(columns_of(s, t, i), column, bytes) != 0)
+    struct paths *then = &s->then;
+    const size_t bytes = (size_t)s->n_columns * sizeof *then->column;
+    struct path *mine = &then->path[then->n];
+    const int *column = columns_of(s, then, then->n);
+    if (then->n == 1) then->path[0].hash = hash_of(s, 0);
+    if (then->n > 0) mine->hash = hash_of(s, then->n);
+    for (int i = 0; i < then->n; i++) {
+        if (then->path[i].hash != mine->hash || memcmp(columns_of(s, then, i), column, bytes) != 0)
             continue;
-        if (cheaper(mine, &t->path[i])) t->path[i] = *mine;
+        if (cheaper(mine, &then->path[i])) then->path[i] = *mine;
         return;
     }
-    t->n++;
+    then->n++;
 }
 
 /* Writes down what the path did last. */
-static bool keep(struct sheaf__search *s, struct path *w) {
+static bool keep(struct sheaf__search *s, struct path *path) {
     if (!sheaf__grow(&s->record, &s->cap_records, (size_t)s->n_records + 1, sizeof *s->record))
         return false;
-    s->record[s->n_records] = (struct record){w->record, w->option};
-    w->record = s->n_records++;
+    s->record[s->n_records] = (struct record){path->record, path->option};
+    path->record = s->n_records++;
     return true;
 }
 
@@ -204,12 +205,12 @@ static bool select_paths(struct sheaf__search *s) {
                 best = i;
         }
         if (best == NONE) break;
-        struct path *w = &from->path[best];
-        if (!keep(s, w)) return false;
-        to->path[to->n] = *w;
+        struct path *path = &from->path[best];
+        if (!keep(s, path)) return false;
+        to->path[to->n] = *path;
         memcpy(columns_of(s, to, to->n++), columns_of(s, from, best),
                (size_t)s->n_columns * sizeof *to->column);
-        w->option = NULL; /* taken */
+        path->option = NULL; /* taken */
     }
     return true;
 }

@@ -62,7 +62,7 @@ void sheaf__set_add(struct sheaf__set *x, struct sheaf__st st, bool packed) {
     for (int i = 0; i < x->n; i++) {
         if (sheaf__st_equal(x->st[i], st)) return;
     }
-    if (x->n == SHEAF__SET_STATES) x->n--; /* the newest but one: the first is the tensor's own */
+    if (x->n == SHEAF__SET_STATES) x->n--; /* the newest; the first may be the tensor's own */
     x->packed = (uint8_t)(x->packed & ~(1u << x->n));
     if (packed) x->packed = (uint8_t)(x->packed | 1u << x->n);
     x->st[x->n++] = st;
