@@ -373,7 +373,8 @@ enum sheaf_status sheaf_world_init(const struct sheaf_world_params *given) {
     if (settings) sheaf_set_error(settings, "%s", why);
     if ((st = sheaf_world_agree(settings ? settings : check_labels(transport), "start"))) goto out;
     if ((st = sheaf_world_agree(find_hosts(transport), "start"))) goto out;
-    /* Each rank has found the hosts by its own value. Messages name ranks with their hosts from here on. */
+    /* Each rank has found the hosts by its own value. It is compared now, not before: from here on
+     * messages name ranks with their hosts. */
     if ((st = sheaf__same_setting("SHEAF_COMM_TRANSPORT", transport, NULL))) goto out;
     if ((st = share_board())) goto out;
     if ((st = sheaf__watch_connect())) goto out;

@@ -46,8 +46,8 @@ struct meta_piece {             /* `n` bytes repeated `outer` times */
     size_t n, outer;
 };
 typedef enum sheaf_status (*meta_piece_fn)(void *user, const struct meta_piece *piece);
-/* Calls fn for every piece of member `m`'s slice of a tensor of this type and shape, in the order in
- * which sheaf_backend_tensor_set_from asks for them. */
+/* Calls fn for every piece of member `m`'s slice of a tensor of this type and shape, in the order
+ * in which sheaf_backend_tensor_set_from asks for them. */
 enum sheaf_status sheaf__meta_for_pieces(const struct sheaf_split_state *state, int m,
                                          enum sheaf_type type, const int64_t ne[SHEAF_MAX_DIMS],
                                          meta_piece_fn fn, void *user);

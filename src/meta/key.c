@@ -29,8 +29,8 @@ static uint64_t mix_state(uint64_t h, const struct sheaf_split_state *s) {
     return h;
 }
 
-/* Parameters, which operand a node writes over, and where in its operand one lies that shows its memory. Of a view
- * that moves, the first two words are its place. */
+/* Parameters, which operand a node writes over, and where in its operand one lies that shows its
+ * memory. Of a view that moves, the first two words are its place. */
 static uint64_t mix_params(uint64_t h, const struct sheaf_tensor *t) {
     const bool moves = sheaf__meta_is_moving(t);
     const struct sheaf_tensor *of = t->view_src ? sheaf__op_target(t) : NULL;

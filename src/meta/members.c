@@ -32,7 +32,8 @@ static void run_member(struct meta_member *me) {
         return;
     }
     snprintf(me->error, sizeof me->error, "%s", sheaf_last_error());
-    /* the other members, if there are any, wait for this one in their next collective: end their waits */
+    /* the other members, if there are any, wait for this one in their next collective: end their
+     * waits */
     if (me->backend->dev->n_members > 1) sheaf_world_abort(me->error);
     sheaf__meta_await_collective(me, me->ticket); /* its memory may go */
 }

@@ -1,8 +1,8 @@
 /* The meta device's own structures, shared by the files of src/meta.
  *
  *   device    the device, its buffer type, its parameters
- *   buffer    meta buffers; slices: their tensors' slices; transfer: set, get; load: from one rank to
- *             those that cannot read
+ *   buffer    meta buffers; slices: their tensors' slices; transfer: set, get; load: from one
+ *             rank to those that cannot read
  *   program   a planned graph as one local graph and a list of instructions per local member;
  *             builder: nodes and instructions; steps: what the steps of a plan need
  *   overlap   which collectives run beside spans
@@ -70,19 +70,20 @@ struct meta_tensor {
 
 /* Bits of tensor->flags of local descriptors; sheaf/backend-impl.h says which bits are taken. */
 enum {
-    /* Every member must have the value alike: check mode compares it when the device has computed the
-     * node, or when a collective has written it. */
+    /* Every member must have the value alike: check mode compares it when the device has computed
+     * the node, or when a collective has written it. */
     META_FLAG_CHECK_NODE = 1 << 16,
     META_FLAG_CHECK_COLLECTIVE = 1 << 17,
     META_FLAG_MOVES = 1 << 22,   /* it shows what a moving view shows */
     META_FLAG_IN_SPAN = 1 << 24, /* a node of the span whose marks are made (program.c) */
 };
 
-/* This rank alone has failed where others wait for it, or go on to their collectives: ends the job if there are
- * others. Returns st, which is not SUCCESS. */
+/* This rank alone has failed where others wait for it, or go on to their collectives: ends the job
+ * if there are others. Returns st, which is not SUCCESS. */
 enum sheaf_status sheaf__meta_end_apart(enum sheaf_status st);
 
-/* Places the slice of local member `local` in *buffer, which is made anew if it is missing or too small. */
+/* Places the slice of local member `local` in *buffer, which is made anew if it is missing or too
+ * small. */
 enum sheaf_status sheaf__meta_place_slice(const struct meta_device *dev, int local,
                                           enum sheaf_backend_buffer_usage usage,
                                           sheaf_backend_buffer_t *buffer,

@@ -111,7 +111,8 @@ const struct sheaf__cut *sheaf__cut_concat(struct sheaf__pool *pool, const struc
  * where in a group the run begins. */
 const struct sheaf__cut *sheaf__cut_groups(struct sheaf__pool *pool, const struct sheaf__cut *cut,
                                            int64_t r, bool parts);
-/* Does the member have one run of indices that divides a group of r, and indices of another group? */
+/* Does the member have one run of indices that divides a group of r, and indices of another
+ * group? */
 bool sheaf__cut_divides_groups(const struct sheaf__cut *cut, int member, int64_t r);
 /* For a cut of r.g: the residues modulo g that each member needs. Exists if every member's indices
  * go through its residues in ascending order, again and again, because a kernel finds the group of

@@ -22,8 +22,9 @@ struct sheaf__split_step {
     int node; /* index into the graph's nodes for STEP_NODE, else the node whose need caused it */
     int in[SHEAF_MAX_SRC]; /* values read, parallel to tensor->src (-1: none); conversions use in[0]
                             */
-    /* Value made. A SLICE or KEEP_ONE whose `out` is a value that exists already (an op wrote into a
-     * MIRRORED copy of a target that no row can write where it lies) goes into that value's memory. */
+    /* Value made. A SLICE or KEEP_ONE whose `out` is a value that exists already (an op wrote into
+     * a MIRRORED copy of a target that no row can write where it lies) goes into that value's
+     * memory. */
     int out;
     bool add_once; /* STEP_NODE, ADD of a partial and a mirrored operand: only member 0 adds operand
                       `once` */

@@ -47,8 +47,8 @@ static bool padded_mask(const struct sheaf_tensor *t) {
     return mask && mask->ne[1] != t->src[0]->ne[1];
 }
 static bool padded_slopes(const struct sheaf_tensor *t) { return padded_mask(t) && has_slopes(t); }
-/* Heads take turns with fewer masks: neither one for all nor one for each. Such heads stay whole; no
- * model has them. */
+/* Heads take turns with fewer masks: neither one for all nor one for each. Such heads stay whole;
+ * no model has them. */
 static bool turns_of_masks(const struct sheaf_tensor *t) {
     const struct sheaf_tensor *mask = mask_of(t);
     return mask && mask->ne[2] != 1 && mask->ne[2] != t->src[0]->ne[2];

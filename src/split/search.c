@@ -156,8 +156,8 @@ static uint64_t hash_of(const struct sheaf__search *s, int path) {
     return sheaf__mix(even, odd);
 }
 
-/* The path made last joins the others; of two that reach the same sets, the cheaper stays. A path that
- * stays alone is compared with none. */
+/* The path made last joins the others; of two that reach the same sets, the cheaper stays. A path
+ * that stays alone is compared with none. */
 static void join(struct sheaf__search *s) {
     struct paths *then = &s->then;
     const size_t bytes = (size_t)s->n_columns * sizeof *then->column;

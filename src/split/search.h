@@ -6,8 +6,9 @@
  * reach the same states are merged, so with cuts that fit there are one or two, and the choice is
  * exact as long as there are no more than the pass keeps. Rows that gather are left out where a row
  * takes what is cut as it lies: gathering in order to mirror what follows can save bytes, but every
- * member would do all the work. For the same reason, with whole sums, rows that gather a weight are left
- * out where a row gathers none, though the weight may be less than what many tokens read it with.
+ * member would do all the work. For the same reason, with whole sums, rows that gather a weight are
+ * left out where a row gathers none, though the weight may be less than what many tokens read it
+ * with.
  *
  * Pure, and the same on every rank. */
 #ifndef SHEAF_SPLIT_SEARCH_H

@@ -57,7 +57,8 @@ static enum sheaf_status tell_slice(const struct sheaf_tensor *t, const struct s
     return SHEAF_STATUS_SUCCESS;
 }
 
-/* Where a member has heads that divide a group, shapes do not tell which head reads which K/V head. */
+/* Where a member has heads that divide a group, shapes do not tell which head reads which K/V
+ * head. */
 static enum sheaf_status tell_group(const struct sheaf_tensor *t, const struct sheaf__rule *rule,
                                     struct sheaf__st out, int member, struct sheaf_tensor *local) {
     struct sheaf__expr e;

@@ -144,8 +144,8 @@ enum sheaf_status sheaf_split_state_from_ne(enum sheaf_split_axis axis, int n_me
     return SHEAF_STATUS_SUCCESS;
 }
 
-/* ggml's form has no place for overlaps or for an order of members other than ascending. States that
- * were refused are printed, too, so a count may be any number. */
+/* ggml's form has no place for overlaps or for an order of members other than ascending. States
+ * that were refused are printed, too, so a count may be any number. */
 static bool is_ascending(const struct sheaf_split_segment *seg, int n_members) {
     int64_t at = 0;
     for (int j = 0; j < n_members; j++) {

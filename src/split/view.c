@@ -5,10 +5,11 @@
  * gap, the two digits become one. Then digits are independent, and only the one that holds the cut
  * needs thought: its positions, the view's walk over them, and the owner of each.
  *
- * An f32 operand [8 6] has two digits: 8 positions of 4 bytes, and 6 of 32. Its view [16 3] makes 16
- * steps along the first, which are more than 8, so the two become one digit of 48 positions, along
- * which the view walks 16 times by 1 and 3 times by 16. A cut {2,4} of the 6 owns positions 0 to 15
- * and 16 to 47, which are whole steps of the slower walk: the view has the cut {1,2} of its 3. */
+ * An f32 operand [8 6] has two digits: 8 positions of 4 bytes, and 6 of 32. Its view [16 3] makes
+ * 16 steps along the first, which are more than 8, so the two become one digit of 48 positions,
+ * along which the view walks 16 times by 1 and 3 times by 16. A cut {2,4} of the 6 owns positions 0
+ * to 15 and 16 to 47, which are whole steps of the slower walk: the view has the cut {1,2} of its
+ * 3. */
 #include "split/view.h"
 
 #include <string.h>

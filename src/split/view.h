@@ -32,8 +32,8 @@ bool sheaf__view_local(const struct sheaf__layout *from, const struct sheaf__lay
                        const size_t from_local[SHEAF_MAX_DIMS],
                        const int64_t to_ne_local[SHEAF_MAX_DIMS], size_t to_local[SHEAF_MAX_DIMS],
                        int64_t *local_offset);
-/* The view, whose states were transferred for the offset `was`, is at `now`: are its state and every
- * member's strides the same there? True only if they are. Allocates nothing. */
+/* The view, whose states were transferred for the offset `was`, is at `now`: are its state and
+ * every member's strides the same there? True only if they are. Allocates nothing. */
 bool sheaf__view_moves(const struct sheaf__layout *from, const struct sheaf__layout *to,
                        int64_t was, int64_t now, struct sheaf__st from_st, struct sheaf__st to_st,
                        int n_members);

@@ -339,8 +339,8 @@ static void begin(struct sheaf__devcomm *dc, int local, enum sheaf_comm_kind kin
     atomic_fetch_add_explicit(&self->stats[kind].bytes, bytes, memory_order_relaxed);
 }
 
-/* A failed submission or wait ends the job, unless it has ended already. A wait behind a span has no collective under
- * way, and the name of the last one may be gone. */
+/* A failed submission or wait ends the job, unless it has ended already. A wait behind a span has
+ * no collective under way, and the name of the last one may be gone. */
 static enum sheaf_status ended(struct sheaf__devcomm *dc, int local, enum sheaf_status st) {
     if (!st) {
         sheaf__leave();

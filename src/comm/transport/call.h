@@ -35,8 +35,8 @@ static inline bool sheaf__same_head(const struct sheaf__head *a, const struct sh
            a->kind == b->kind && a->node == b->node;
 }
 
-/* Is the call well formed? *bytes: what all its blocks have together. comm may be NULL. *call may be
- * of an earlier version: it is in *room then. */
+/* Is the call well formed? *bytes: what all its blocks have together. comm may be NULL. *call may
+ * be of an earlier version: it is in *room then. */
 enum sheaf_status sheaf__comm_check(const struct sheaf_comm *comm,
                                     const struct sheaf_comm_call **call,
                                     struct sheaf_comm_call *room, size_t *bytes);

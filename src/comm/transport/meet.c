@@ -118,8 +118,8 @@ void sheaf__publish_result(struct sheaf__call *c, uint64_t step) {
     atomic_store_explicit(&c->comm->cells[c->place].result, step + 1, memory_order_release);
 }
 
-/* The leader waits for other hosts, and the others of its host for it: of their wait, as much counts as
- * it has waited. The rest is the exchange itself. */
+/* The leader waits for other hosts, and the others of its host for it: of their wait, as much
+ * counts as it has waited. The rest is the exchange itself. */
 enum sheaf_status sheaf__await_result(struct sheaf__call *c, uint64_t step) {
     const struct sheaf__cell *leader = &c->comm->cells[0];
     if (reached(&leader->result, step + 1)) return SHEAF_STATUS_SUCCESS;

@@ -1,4 +1,5 @@
-/* The collectives that a member has started and that have not ended (group/comm_thread.c runs them).
+/* The collectives that a member has started and that have not ended (group/comm_thread.c runs
+ * them).
  *
  * Invariant: a member's collectives run one at a time, in the order of its calls: started ones on
  * its communication thread, a direct one after the queue is empty. So steps, slots and messages

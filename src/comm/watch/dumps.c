@@ -1,5 +1,6 @@
 /* Writing flight records while a job fails. The file system may be what failed: each request has a
- * thread of its own, which may stay in the kernel for ever, and a limit for those that wait for it. */
+ * thread of its own, which may stay in the kernel for ever, and a limit for those that wait for
+ * it. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>

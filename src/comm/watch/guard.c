@@ -111,8 +111,8 @@ static void forgive_phase(uint64_t now) {
     atomic_compare_exchange_strong(since, &before, now);
 }
 
-/* A process that has crashed may end: the launcher then ends the others, also the one that prints. A program that prints
- * itself does not say when it has. */
+/* A process that has crashed may end: the launcher then ends the others, also the one that prints.
+ * A program that prints itself does not say when it has. */
 static bool message_is_out(uint64_t now) {
     const struct sheaf__failure *f = sheaf__world()->failure;
     if (!own.told_at && atomic_load(&f->told)) own.told_at = now;

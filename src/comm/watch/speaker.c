@@ -23,9 +23,9 @@ static _Atomic bool launcher_knows; /* which rank speaks */
 
 enum holder { HOLDER_UNKNOWN, HOLDER_OF_JOB, HOLDER_STRANGER };
 
-/* Asks for the user of the process that listens on the name. Any user of the host may have taken it,
- * and a full queue of a listener makes connect wait: so the call does not block, and only a process
- * of the same user is believed. */
+/* Asks for the user of the process that listens on the name. Any user of the host may have taken
+ * it, and a full queue of a listener makes connect wait: so the call does not block, and only a
+ * process of the same user is believed. */
 static enum holder ask_holder(const struct sockaddr_un *a, socklen_t size) {
     const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     struct ucred peer;

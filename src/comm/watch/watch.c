@@ -51,8 +51,8 @@ static enum sheaf_status start_thread(void) {
                                  strerror(code));
 }
 
-/* The kernel gives no descriptor of the process of `rank`. Success where it has none, or a container
- * forbids the call: a death then shows as silence. */
+/* The kernel gives no descriptor of the process of `rank`. Success where it has none, or a
+ * container forbids the call: a death then shows as silence. */
 static enum sheaf_status without_pidfd(int error, int rank, int64_t pid) {
     switch (error) {
     case ESRCH:

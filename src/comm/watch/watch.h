@@ -20,12 +20,12 @@ void sheaf__watch_farewell(void);
 /* The way out after a failure: one rank prints it, the others give it the time; what the job would
  * leave is removed, ranks that cannot end themselves are ended. */
 void sheaf__watch_leave_failed(void);
-/* Ends the thread and the connections; may be called without a start. False: the thread does not end, and what it
- * uses must stay: the connections, the board, the names of hosts. */
+/* Ends the thread and the connections; may be called without a start. False: the thread does not
+ * end, and what it uses must stay: the connections, the board, the names of hosts. */
 bool sheaf__watch_stop(void);
 
-/* Around an MPI_Init of ours. Signals of a crash for which it has installed handlers: the rank is named
- * before they run, and ends within 3 s, whatever they do. sheaf__watch_stop and
+/* Around an MPI_Init of ours. Signals of a crash for which it has installed handlers: the rank is
+ * named before they run, and ends within 3 s, whatever they do. sheaf__watch_stop and
  * sheaf__watch_leave_failed put MPI's handlers back. */
 void sheaf__crash_before_mpi(void);
 void sheaf__crash_after_mpi(void);
@@ -39,8 +39,8 @@ struct sheaf__launch {
 struct sheaf__launch sheaf__launcher_job(void);
 
 /* Before MPI_Finalize: returns when the launcher answers, at the latest after limit_ns, or when the
- * job fails or is told to end. PMIx gives a launcher 2 s to hear that a rank has finalized; one that
- * does not run in that time reports the rank as lost, with status 1 for the job. */
+ * job fails or is told to end. PMIx gives a launcher 2 s to hear that a rank has finalized; one
+ * that does not run in that time reports the rank as lost, with status 1 for the job. */
 void sheaf__launcher_await(uint64_t limit_ns);
 
 #endif

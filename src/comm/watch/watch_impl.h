@@ -24,7 +24,8 @@ enum sheaf_status sheaf__address_own(bool one_host, struct sheaf__address_list *
 void sheaf__address_text(uint32_t address, char text[SHEAF__ADDRESS_TEXT]);
 /* True for addresses that the internet routes. */
 bool sheaf__address_is_public(uint32_t address);
-/* Both return -1 and errno, or a socket that does not block; a connection may still be under way. */
+/* Both return -1 and errno, or a socket that does not block; a connection may still be under
+ * way. */
 int sheaf__address_listen(uint32_t address, uint16_t *port);
 int sheaf__address_connect(uint32_t address, uint16_t port);
 
@@ -56,8 +57,8 @@ bool sheaf__speaker_claim(void);
 /* Before the process ends: others may still look for the claim. */
 void sheaf__speaker_hold(void);
 
-/* ---- dumps.c: the flight records of lost ranks and of this one, as files. A directory that does not
- * answer holds up a thread of its own, never the guard. ---- */
+/* ---- dumps.c: the flight records of lost ranks and of this one, as files. A directory that does
+ * not answer holds up a thread of its own, never the guard. ---- */
 struct sheaf__dump {
     int rank, place; /* in its share group */
 };
@@ -80,7 +81,8 @@ bool sheaf__report_has_text(void);
 void sheaf__notice_torn(void);
 /* Takes the record; the watch prints it then. */
 void sheaf__notice(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-/* The same about a rank that is gone: "has died (...)" and such. False: an end is expected, so it is no failure. */
+/* The same about a rank that is gone: "has died (...)" and such. False: an end is expected, so it
+ * is no failure. */
 bool sheaf__notice_lost(int rank, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 bool sheaf__noticed(void);
 /* What other hosts say. */

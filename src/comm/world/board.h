@@ -40,8 +40,8 @@ struct sheaf__line {
     _Atomic uint64_t name[SHEAF__NAME_WORDS];
 };
 
-/* The first to move state from HEALTHY writes the text. If it is lost before the text is complete, the
- * first to move state from FAILING to RETAKEN writes another one. */
+/* The first to move state from HEALTHY writes the text. If it is lost before the text is complete,
+ * the first to move state from FAILING to RETAKEN writes another one. */
 enum { SHEAF__HEALTHY = 0, SHEAF__FAILING = 1, SHEAF__FAILED = 2, SHEAF__RETAKEN = 3 };
 struct sheaf__failure {
     _Atomic int state;

@@ -1,8 +1,8 @@
 /* All devices of the job in one list: this rank's own objects, and remote devices.
  *
- * A remote device answers questions (name, type, memory, what it supports) and refuses work. It judges
- * ops as the first local device of its type does, so that ranks with the same build decide alike.
- */
+ * A remote device answers questions (name, type, memory, what it supports) and refuses work. It
+ * judges ops as the first local device of its type does, so that ranks with the same build decide
+ * alike. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* Keeps the components of Open MPI in memory to the end of the process.
  *
- * MPI_Finalize of Open MPI 4.1 unloads the component that speaks to the launcher (mca_pmix_*) before
- * it ends its progress thread. An event that PMIx has handed to that thread by then calls a
+ * MPI_Finalize of Open MPI 4.1 unloads the component that speaks to the launcher (mca_pmix_*)
+ * before it ends its progress thread. An event that PMIx has handed to that thread by then calls a
  * function that is no longer mapped, and the rank dies of SIGSEGV at the end of a right run
  * (docs/decisions.md, D100). */
 #include <dlfcn.h>

@@ -1,4 +1,5 @@
-/* Settings that all ranks must have alike: mpirun hands an environment to its own host's ranks only. */
+/* Settings that all ranks must have alike: mpirun hands an environment to its own host's ranks
+ * only. */
 #include "comm/world/same_setting.h"
 
 #include <stdio.h>

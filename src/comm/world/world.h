@@ -1,9 +1,10 @@
 /* The world as the other files of this folder see it: ranks, hosts, the failure record, and the
  * only ways to wait for MPI.
  *
- * Invariants. Calls of MPI that may communicate are made under sheaf__mpi_lock() only, and between start and end
- * never in a blocking form: every wait is a loop of tests with a deadline. Once the failure record is set, MPI
- * is not called again; buffers of unfinished messages may then be freed. */
+ * Invariants. Calls of MPI that may communicate are made under sheaf__mpi_lock() only, and between
+ * start and end never in a blocking form: every wait is a loop of tests with a deadline. Once the
+ * failure record is set, MPI is not called again; buffers of unfinished messages may then be
+ * freed. */
 #ifndef SHEAF_COMM_WORLD_H
 #define SHEAF_COMM_WORLD_H
 
@@ -87,7 +88,7 @@ enum sheaf_status sheaf__mpi_check(int code, const char *doing);
 
 /* How long a waiting thread did not run because its process was stopped, or suspended with its job.
  * A wait is not late because of that: on all ranks of a suspended job the clock went on. A waiting
- * thread looks at the clock more often than each AWAY_NS, also on a loaded core. */
+ * thread looks at the clock at least once in AWAY_NS, also on a loaded core. */
 enum { SHEAF__AWAY_NS = 1000000000 };
 struct sheaf__absence {
     uint64_t looked, total; /* looked: the last time, at first the start of the wait */

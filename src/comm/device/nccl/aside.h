@@ -1,5 +1,6 @@
 /* A call on a thread of its own, waited for with a deadline: for calls of a library that may never
- * return. A call that did not return in time is left behind, with its thread; what it uses must stay. */
+ * return. A call that did not return in time is left behind, with its thread; what it uses must
+ * stay. */
 #ifndef SHEAF_COMM_NCCL_ASIDE_H
 #define SHEAF_COMM_NCCL_ASIDE_H
 
@@ -30,8 +31,8 @@ static inline void *sheaf__aside_main(void *user) {
     return NULL;
 }
 
-/* Runs call(with); true once it has returned, false if over(user) came first, or there is no memory or
- * thread for it: then it was not begun, and *begun is false. */
+/* Runs call(with); true once it has returned, false if over(user) came first, or there is no memory
+ * or thread for it: then it was not begun, and *begun is false. */
 static inline bool sheaf__aside(void (*call)(void *), void *with, bool (*over)(const void *),
                                 const void *user, bool *begun) {
     struct sheaf__aside *a = calloc(1, sizeof *a);

@@ -1,23 +1,24 @@
 /* libsheaf-nccl.so: collectives between CUDA devices through NCCL (backend/devcomm.h).
  *
- * NCCL moves the data; the CUDA backend adds (backend/sum.h), in the order of the group. So the bits
- * do not depend on NCCL's choice of an algorithm, which changes with the size of a message, nor on
- * NVLS, whose sums inside the switch differ from call to call. A small vector is gathered whole and
- * summed by every member; of a large one each member sums its part and passes it on.
+ * NCCL moves the data; the CUDA backend adds (backend/sum.h), in the order of the group. So the
+ * bits do not depend on NCCL's choice of an algorithm, which changes with the size of a message,
+ * nor on NVLS, whose sums inside the switch differ from call to call. A small vector is gathered
+ * whole and summed by every member; of a large one each member sums its part and passes it on.
  * SHEAF_NCCL_SUMS=nccl leaves all-reduce to NCCL instead: fewer bytes for many members, other bits
  * (NVLS is left out all the same).
  *
  * libnccl is opened when the first device is asked about, so that the module loads where there is
  * none.
  *
- * Communicators are blocking: with nonblocking ones NCCL makes a thread for each collective. So what may
- * wait for a peer runs on a thread of its own, which is waited for with a deadline (aside.h): making
- * the communicators, the first exchange with every peer, which makes the connections so that later
- * calls find them, and ending. Between collectives no memory is made or freed, except for a
- * reduce-scatter larger than the scratch, and then only when the stream is empty.
+ * Communicators are blocking: with nonblocking ones NCCL makes a thread for each collective. So
+ * what may wait for a peer runs on a thread of its own, which is waited for with a deadline
+ * (aside.h): making the communicators, the first exchange with every peer, which makes the
+ * connections so that later calls find them, and ending. Between collectives no memory is made or
+ * freed, except for a reduce-scatter larger than the scratch, and then only when the stream is
+ * empty.
  *
- * Calls of a communicator and its end exclude each other by the member's lock. A member that does not
- * give it back in time hangs in such a call, which nothing but the abort ends. */
+ * Calls of a communicator and its end exclude each other by the member's lock. A member that does
+ * not give it back in time hangs in such a call, which nothing but the abort ends. */
 #include <dlfcn.h>
 #include <nccl.h>
 #include <pthread.h>
@@ -240,7 +241,8 @@ static void end_all(void *made) {
     }
 }
 
-/* Every rank finishes what its peers still read, if they come; one that is alone gives up on them. */
+/* Every rank finishes what its peers still read, if they come; one that is alone gives up on
+ * them. */
 static void finish_all(struct made *m) {
     for (int i = 0; i < m->n_local; i++) {
         struct local *l = &m->locals[i];
