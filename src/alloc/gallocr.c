@@ -266,8 +266,8 @@ static enum sheaf_status set_pool(struct sheaf_gallocr *g, const struct sheaf_te
 static enum sheaf_status plan(struct sheaf_gallocr *g, const struct sheaf_cgraph *graph,
                               const int *node_ids, const int *leaf_ids) {
     size_t n = (size_t)graph->n_nodes + (size_t)graph->n_leafs, want = 64;
-    for (int i = 0; i < graph->n_nodes;
-         i++) { /* operands may lie outside the graph, in a graph view */
+    /* operands may lie outside the graph, in a graph view */
+    for (int i = 0; i < graph->n_nodes; i++) {
         n += graph->nodes[i]->view_src != NULL;
         for (int j = 0; j < SHEAF_MAX_SRC; j++) n += graph->nodes[i]->src[j] != NULL;
     }

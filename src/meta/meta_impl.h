@@ -171,11 +171,11 @@ struct meta_program {
     struct meta_tensor *node_record; /* [n_nodes] */
     struct sheaf_tensor **slices;    /* [n_nodes * n_local], storage of the records */
     int n_inputs;
-    struct meta_view *views; /* [n_views] in the order of steps */
-    int n_views;
-    bool views_unsure;           /* a move has failed: parts may lie anywhere */
     int *input_leaf;             /* [n_inputs] index into the graph's leafs */
     struct sheaf_tensor **input; /* [n_inputs * n_local] the parts' own descriptors */
+    struct meta_view *views;     /* [n_views] in the order of steps */
+    int n_views;
+    bool views_unsure; /* a move has failed: parts may lie anywhere */
 };
 
 /* whole: see sheaf__split_plan_new_with. */

@@ -168,16 +168,16 @@ enum sheaf_status sheaf__meta_find_uses(const struct sheaf__split_plan *plan,
     for (size_t v = 0; v < n; v++) uses->last_read[v] = -1;
     for (int s = 0; s < plan->n_steps; s++) {
         const struct sheaf__split_step *step = &plan->steps[s];
-        for (int i = 0; i < SHEAF_MAX_SRC;
-             i++) { /* a leaf is read before a step writes it, if any does */
-            if (step->in[i] >= 0 && !made[step->in[i]]) uses->leaf[step->in[i]] = true;
-        }
-        if (made[step->out])
-            uses->last_read[step->out] = s; /* a write-back: the memory must be its own */
-        made[step->out] = true;
         for (int i = 0; i < SHEAF_MAX_SRC; i++) {
-            if (step->in[i] >= 0) uses->last_read[step->in[i]] = s;
+            const int v = step->in[i];
+            if (v < 0) continue;
+            /* a leaf is read before a step writes it, if any does */
+            uses->leaf[v] = uses->leaf[v] || !made[v];
+            uses->last_read[v] = s;
         }
+        /* a write-back: the memory must be its own until then */
+        if (made[step->out]) uses->last_read[step->out] = s;
+        made[step->out] = true;
     }
     for (size_t v = 0; v < n; v++) uses->leaf[v] = uses->leaf[v] || !made[v];
     free(made);

@@ -113,8 +113,8 @@ static enum sheaf_status run_collective(struct meta_member *me, struct meta_inst
 }
 
 static enum sheaf_status run_zero(struct meta_member *me, const struct meta_instr *instr) {
-    enum sheaf_status st =
-        me->staged ? sheaf__meta_drain(me) : SHEAF_STATUS_SUCCESS; /* it may still be read */
+    /* its memory may still be read */
+    const enum sheaf_status st = me->staged ? sheaf__meta_drain(me) : SHEAF_STATUS_SUCCESS;
     return st ? st : sheaf_backend_tensor_memset(instr->out, 0, 0, sheaf_nbytes(instr->out));
 }
 

@@ -142,14 +142,13 @@ static struct slice_set *best_spare(const struct meta_buffer *mb, size_t size) {
     return best;
 }
 
-/* An input at [offset, offset + size): takes over the record of the input that was there before,
- * or an unused one. Records are never freed before the buffer, so a stale tensor
- * can be recognised. */
+/* An input at [offset, offset + size): takes over the record of the input that was there before, or
+ * an unused one. Records are never freed before the buffer, so a stale tensor can be recognised. */
 static enum sheaf_status place_input(struct meta_buffer *mb, struct sheaf_tensor *t) {
     const size_t offset = (size_t)((char *)t->data - mb->base), size = sheaf_nbytes(t);
     struct slice_set *set = NULL;
-    for (size_t i = 0; i < mb->n_sets && size;
-         i++) { /* an empty one may lie where another begins */
+    /* an empty one may lie where another begins */
+    for (size_t i = 0; i < mb->n_sets && size; i++) {
         struct slice_set *s = mb->sets[i];
         if (!s->live || !s->size) continue;
         if (s->offset == offset && !set) {

@@ -170,8 +170,7 @@ static void collective(struct builder *b, enum sheaf_comm_kind kind, int step,
 
 /* ---- steps ---- */
 
-/* Is the memory of value v read by a later step through a value other than those it makes from now
- * on? */
+/* Does a later step read the memory of value v, as that value or as another one made so far? */
 static bool read_again(const struct builder *b, int v, int step) {
     const struct sheaf_tensor *memory = sheaf__memory_owner(b->part->value[v]);
     for (int u = 0; u < b->plan->n_values; u++) {
@@ -184,8 +183,8 @@ static bool read_again(const struct builder *b, int v, int step) {
 static struct sheaf_tensor *build_all_reduce(struct builder *b,
                                              const struct sheaf__split_step *step, int index) {
     struct sheaf_tensor *in = b->part->value[step->in[0]], *out;
-    const bool owned =
-        sheaf__memory_owner(in)->data == NULL; /* a leaf's memory is not ours to change */
+    /* a leaf's memory is not ours to change */
+    const bool owned = sheaf__memory_owner(in)->data == NULL;
     if (owned && sheaf_is_contiguous(in) && !read_again(b, step->in[0], index)) {
         out = sheaf__meta_view_of(b, in, in->ne, 0);
     } else {

@@ -55,8 +55,7 @@ static bool met(const struct sheaf__options *o, int operand, const struct sheaf_
     return false;
 }
 
-/* Adds the cost of having operand i as needed to the option; x becomes the states that it then has.
- */
+/* Adds the cost of having operand i as needed to the option; *states becomes what it then has. */
 static void acquire(const struct sheaf__options *o, int i, struct sheaf__set *states,
                     const struct sheaf__need *need, struct sheaf__option *option) {
     int64_t least;

@@ -64,8 +64,8 @@ static const uint64_t CLAIM_NS = 2500000000; /* the same, and for the claim to b
 /* Time between a claim and the second look at it: a rank that does not see it by then has claimed
  * earlier. */
 static const uint64_t SETTLE_NS = 250000000;
-static const uint64_t TELL_NS =
-    1500000000; /* for the rank that won the claim to print its message */
+/* For the rank that won the claim to print its message. */
+static const uint64_t TELL_NS = 1500000000;
 
 static struct {
     int status;

@@ -7,8 +7,8 @@
 #include "base/settings.h"
 #include "comm/world/world.h"
 
-static const uint64_t EXPECT_NS =
-    5000000000; /* launchers end a job within seconds of their signal */
+/* Launchers end a job within seconds of their signal. */
+static const uint64_t EXPECT_NS = 5000000000;
 enum { DEFAULT_TIMEOUT_MS = 60000, DEFAULT_HEARTBEAT_MS = 20000 };
 
 static const struct {
