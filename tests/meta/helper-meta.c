@@ -22,10 +22,5 @@ int main(int argc, char **argv) {
         for (int hole = 0; hole < 2 && ok; hole++)
             ok = run_meta_scenario(devices, used, types[i], hole);
     }
-    const bool all = sheaf_world_agree(ok ? SHEAF_STATUS_SUCCESS : SHEAF_STATUS_FAILED,
-                                       "scenario") == SHEAF_STATUS_SUCCESS;
-    if (all && sheaf_world_rank() == 0)
-        printf("ok %zu members on %d ranks\n", used, sheaf_world_size());
-    sheaf_world_finalize();
-    return all ? 0 : 1;
+    return end_job(ok, used);
 }

@@ -86,10 +86,5 @@ int main(int argc, char **argv) {
         fprintf(stderr, "rank %d: no transfer through pinned memory\n", my_rank());
         ok = false;
     }
-    const bool all = sheaf_world_agree(ok ? SHEAF_STATUS_SUCCESS : SHEAF_STATUS_FAILED,
-                                       "scenario") == SHEAF_STATUS_SUCCESS;
-    if (all && sheaf_world_rank() == 0)
-        printf("ok %zu members on %d ranks\n", used, sheaf_world_size());
-    sheaf_world_finalize();
-    return all ? 0 : 1;
+    return end_job(ok, used);
 }

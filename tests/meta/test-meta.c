@@ -1,4 +1,4 @@
-/* The meta device over in-process members, and under mpirun through helper-meta. */
+/* The meta device over in-process members, and under mpirun through helper-meta and helper-load. */
 #include <criterion/criterion.h>
 
 #include "cpu_members.h"
@@ -23,53 +23,42 @@ Test(meta, two_members) { in_process(2); }
 Test(meta, three_members) { in_process(3); }
 Test(meta, five_members) { in_process(5); }
 
+/* One thread a rank; want: what is printed. */
 static void run_helper(const char *helper, int np, const char *env, const char *args,
                        const char *want) {
-    char out[8192];
-    const int status = run_mpirun(np, env, 120, out, sizeof out, "%s %s", helper, args);
+    char all[128], out[8192];
+    snprintf(all, sizeof all, "SHEAF_CPU_THREADS=1 %s", env);
+    const int status = run_mpirun(np, all, 120, out, sizeof out, "%s %s", helper, args);
     cr_assert_eq(status, 0, "status %d:\n%s", status, out);
     cr_assert(strstr(out, want), "wanted '%s':\n%s", want, out);
 }
 
-static void under_mpirun(int np, const char *env, const char *args, const char *want) {
+#define HOSTS      "SHEAF_COMM_TRANSPORT=mpi"
+#define TWO_A_RANK "SHEAF_CPU_DEVICES=2"
+
+static void computes(int np, const char *env, const char *args, const char *want) {
     run_helper("helper-meta", np, env, args, want);
 }
+Test(meta_mpirun, two_ranks) { computes(2, "", "", "ok 2 members on 2 ranks"); }
+Test(meta_mpirun, three_ranks) { computes(3, "", "", "ok 3 members on 3 ranks"); }
+Test(meta_mpirun, two_members_a_rank) { computes(2, TWO_A_RANK, "", "ok 4 members on 2 ranks"); }
+Test(meta_mpirun, ranks_as_hosts) { computes(3, HOSTS, "", "ok 3 members on 3 ranks"); }
+Test(meta_mpirun, rank_without_member) { computes(3, "", "leave", "ok 2 members on 3 ranks"); }
 
-/* Loading where only some ranks can read. */
-Test(meta_load, one_rank) {
-    run_helper("helper-load", 1, "SHEAF_CPU_THREADS=1", "", "ok 1 members on 1 ranks, 0 bytes");
+/* Loading where only some ranks can read. The bytes are what the ranks that cannot hold. */
+static void loads(int np, const char *env, const char *args, const char *want) {
+    run_helper("helper-load", np, env, args, want);
 }
-Test(meta_load, two_ranks) {
-    run_helper("helper-load", 2, "SHEAF_CPU_THREADS=1", "",
-               "ok 2 members on 2 ranks, 85504000 bytes sent");
-}
+Test(meta_load, one_rank) { loads(1, "", "", "ok 1 members on 1 ranks, 0 bytes"); }
+Test(meta_load, two_ranks) { loads(2, "", "", "ok 2 members on 2 ranks, 85504000 bytes sent"); }
 Test(meta_load, three_ranks_as_hosts) {
-    run_helper("helper-load", 3, "SHEAF_COMM_TRANSPORT=mpi SHEAF_CPU_THREADS=1", "",
-               "ok 3 members on 3 ranks, 147456000 bytes sent");
+    loads(3, HOSTS, "", "ok 3 members on 3 ranks, 147456000 bytes sent");
 }
 Test(meta_load, two_members_a_rank) {
-    run_helper("helper-load", 2, "SHEAF_CPU_DEVICES=2 SHEAF_CPU_THREADS=1", "",
-               "ok 4 members on 2 ranks, 78336000 bytes sent");
+    loads(2, TWO_A_RANK, "", "ok 4 members on 2 ranks, 78336000 bytes sent");
 }
 Test(meta_load, rank_without_member) {
-    run_helper("helper-load", 3, "SHEAF_CPU_THREADS=1", "leave",
-               "ok 2 members on 3 ranks, 122880000 bytes sent");
-}
-
-Test(meta_mpirun, two_ranks) {
-    under_mpirun(2, "SHEAF_CPU_THREADS=1", "", "ok 2 members on 2 ranks");
-}
-Test(meta_mpirun, three_ranks) {
-    under_mpirun(3, "SHEAF_CPU_THREADS=1", "", "ok 3 members on 3 ranks");
-}
-Test(meta_mpirun, two_members_a_rank) {
-    under_mpirun(2, "SHEAF_CPU_DEVICES=2 SHEAF_CPU_THREADS=1", "", "ok 4 members on 2 ranks");
-}
-Test(meta_mpirun, ranks_as_hosts) {
-    under_mpirun(3, "SHEAF_COMM_TRANSPORT=mpi SHEAF_CPU_THREADS=1", "", "ok 3 members on 3 ranks");
-}
-Test(meta_mpirun, rank_without_member) {
-    under_mpirun(3, "SHEAF_CPU_THREADS=1", "leave", "ok 2 members on 3 ranks");
+    loads(3, "", "leave", "ok 2 members on 3 ranks, 122880000 bytes sent");
 }
 
 /* ---- what must fail, and how ---- */

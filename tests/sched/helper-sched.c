@@ -12,10 +12,5 @@ int main(int argc, char **argv) {
     size_t n = 0;
     bool ok = sheaf_world_devices(&devices, &n) == SHEAF_STATUS_SUCCESS;
     ok = ok && run_sched_scenario(devices, n, argc > 1 ? atoi(argv[1]) : 0);
-    const bool all = sheaf_world_agree(ok ? SHEAF_STATUS_SUCCESS : SHEAF_STATUS_FAILED,
-                                       "scenario") == SHEAF_STATUS_SUCCESS;
-    if (all && sheaf_world_rank() == 0)
-        printf("ok %zu members on %d ranks\n", n, sheaf_world_size());
-    sheaf_world_finalize();
-    return all ? 0 : 1;
+    return end_job(ok, n);
 }
