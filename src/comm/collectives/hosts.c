@@ -211,24 +211,24 @@ static const uint8_t *addends_for(const struct sheaf__sum_steps *s, uint64_t k, 
     return (const uint8_t *)(from + lo);
 }
 
-/* Parts of the first step travel with the headers if they are short enough. */
-static bool rides(uint64_t k, size_t bytes) { return k == 0 && bytes <= SHEAF__FRAME_PAYLOAD; }
+/* Does a part travel in a frame, behind the header? Those of the first step, if they are short. */
+static bool fits_frame(uint64_t k, size_t bytes) { return k == 0 && bytes <= SHEAF__FRAME_PAYLOAD; }
 
-/* Headers, with what rides. */
+/* Headers, with the parts that fit. */
 static void start_frames(const struct sheaf__sum_steps *s, size_t my_bytes) {
     struct sheaf_comm *comm = s->comm;
     for (int h = 0; h < comm->n_hosts; h++) {
         size_t bytes;
         const uint8_t *part = addends_for(s, 0, h, &bytes);
-        comm->give[h] = rides(0, bytes) ? bytes : 0;
-        comm->take[h] = rides(0, my_bytes) ? my_bytes : 0;
+        comm->give[h] = fits_frame(0, bytes) ? bytes : 0;
+        comm->take[h] = fits_frame(0, my_bytes) ? my_bytes : 0;
         if (comm->give[h] && h != comm->here) memcpy(sheaf__payload_out(comm, h), part, bytes);
     }
     sheaf__wire_frames_post_each(s->c);
 }
 
-/* Sends this host's sum of step k: to each host its part. Parts that do not ride follow the headers
- * at once: a peer in another call fails by its header. */
+/* Sends this host's sum of step k: to each host its part. Parts that do not fit a frame follow the
+ * headers at once: a peer in another call fails by its header. */
 static void start_scatter(const struct sheaf__sum_steps *s, uint64_t k) {
     struct sheaf_comm *comm = s->comm;
     const enum sheaf_type type = wire_type(s);
@@ -239,12 +239,12 @@ static void start_scatter(const struct sheaf__sum_steps *s, uint64_t k) {
     addends_for(s, k, comm->here, &my_bytes);
     if (k == 0) start_frames(s, my_bytes);
     sheaf__wire_begin(comm, lane);
-    for (int h = 0; h < comm->n_hosts && !rides(k, my_bytes); h++)
+    for (int h = 0; h < comm->n_hosts && !fits_frame(k, my_bytes); h++)
         sheaf__wire_recv(comm, lane, h, stage(s, k, h), my_bytes);
     for (int i = 1; i < comm->n_hosts; i++) {
         const int h = (comm->here + i) % comm->n_hosts;
         const uint8_t *part = addends_for(s, k, h, &bytes);
-        if (!rides(k, bytes)) sheaf__wire_send(comm, lane, h, part, bytes);
+        if (!fits_frame(k, bytes)) sheaf__wire_send(comm, lane, h, part, bytes);
     }
     sheaf__wire_end();
 }
@@ -281,9 +281,9 @@ static enum sheaf_status sum_part(const struct sheaf__sum_steps *s, uint64_t k) 
     if (st) return st;
     uint8_t *own = (uint8_t *)addends_for(s, k, comm->here, &bytes);
     for (int h = 0; h < comm->n_hosts; h++)
-        comm->parts[h] = h == comm->here   ? own
-                         : rides(k, bytes) ? sheaf__payload_in(comm, h)
-                                           : stage(s, k, h);
+        comm->parts[h] = h == comm->here        ? own
+                         : fits_frame(k, bytes) ? sheaf__payload_in(comm, h)
+                                                : stage(s, k, h);
     range_of(s, k, comm->here, &lo, &len);
     sum_hosts(s, comm->parts, step_result(s, k) + lo, len, lossy ? coded(s, k) : NULL);
     if (gathers(s)) start_gather(s, k);

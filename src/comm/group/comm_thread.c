@@ -37,14 +37,14 @@ enum {
 
 /* ---- the thread ---- */
 
-static enum sheaf_status run(struct sheaf__pending *a, const struct sheaf__pending_op *op) {
-    const int64_t expected = sheaf_comm_bound_ns(a->comm, op->call.kind, op->bytes) / NAPS;
-    a->nap_ns = expected <= SHORTEST_NAP_NS  ? SHORTEST_NAP_NS
-                : expected >= LONGEST_NAP_NS ? LONGEST_NAP_NS
-                                             : (uint64_t)expected;
+static enum sheaf_status run(struct sheaf__pending *pending, const struct sheaf__pending_op *op) {
+    const int64_t expected = sheaf_comm_bound_ns(pending->comm, op->call.kind, op->bytes) / NAPS;
+    pending->nap_ns = expected <= SHORTEST_NAP_NS  ? SHORTEST_NAP_NS
+                      : expected >= LONGEST_NAP_NS ? LONGEST_NAP_NS
+                                                   : (uint64_t)expected;
     sheaf__set_recording(op->records);
     sheaf__trace_beside(op->traces);
-    return sheaf_comm_run(a->comm, a->member, &op->call);
+    return sheaf_comm_run(pending->comm, pending->member, &op->call);
 }
 
 /* Lets the thread run on any core of the process, and soon after its naps. Where the kernel
@@ -70,70 +70,72 @@ static void reduce_wakeup_latency(void) {
 }
 
 static void *thread_main(void *arg) {
-    struct sheaf__pending *a = arg;
-    sheaf__pending_set_here(a);
+    struct sheaf__pending *pending = arg;
+    sheaf__pending_set_here(pending);
     reduce_wakeup_latency();
-    pthread_mutex_lock(&a->lock);
+    pthread_mutex_lock(&pending->lock);
     for (;;) {
-        while (a->finished == a->started && !a->stop) pthread_cond_wait(&a->more, &a->lock);
-        if (a->finished == a->started) break;
-        const struct sheaf__pending_op *op = &a->ops[a->finished % SHEAF__PENDING];
-        enum sheaf_status st = a->status;
-        pthread_mutex_unlock(&a->lock);
-        const bool first = !st && (st = run(a, op)) != SHEAF_STATUS_SUCCESS;
-        pthread_mutex_lock(&a->lock);
+        while (pending->finished == pending->started && !pending->stop)
+            pthread_cond_wait(&pending->more, &pending->lock);
+        if (pending->finished == pending->started) break;
+        const struct sheaf__pending_op *op = &pending->ops[pending->finished % SHEAF__PENDING];
+        enum sheaf_status st = pending->status;
+        pthread_mutex_unlock(&pending->lock);
+        const bool first = !st && (st = run(pending, op)) != SHEAF_STATUS_SUCCESS;
+        pthread_mutex_lock(&pending->lock);
         if (first) {
-            a->status = st;
-            snprintf(a->error, sizeof a->error, "%s", sheaf_last_error());
+            pending->status = st;
+            snprintf(pending->error, sizeof pending->error, "%s", sheaf_last_error());
         }
-        a->finished++;
-        pthread_cond_signal(&a->ended);
+        pending->finished++;
+        pthread_cond_signal(&pending->ended);
     }
-    pthread_mutex_unlock(&a->lock);
+    pthread_mutex_unlock(&pending->lock);
     return NULL;
 }
 
 /* ---- the member's side ---- */
 
 static enum sheaf_status make(struct sheaf_comm *comm, struct sheaf__member *self, int member) {
-    struct sheaf__pending *a = calloc(1, sizeof *a);
+    struct sheaf__pending *pending = calloc(1, sizeof *pending);
     pthread_condattr_t monotonic;
-    if (!a) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "start collective: out of memory");
-    sheaf__pending_init(a);
-    a->comm = comm;
-    a->member = member;
+    if (!pending)
+        return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "start collective: out of memory");
+    sheaf__pending_init(pending);
+    pending->comm = comm;
+    pending->member = member;
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_mutex_init(&a->lock, NULL);
-    pthread_cond_init(&a->more, NULL);
-    pthread_cond_init(&a->ended, NULL);
-    pthread_cond_init(&a->hurry, &monotonic);
+    pthread_mutex_init(&pending->lock, NULL);
+    pthread_cond_init(&pending->more, NULL);
+    pthread_cond_init(&pending->ended, NULL);
+    pthread_cond_init(&pending->hurry, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    const int code = sheaf__thread_start(&a->thread, thread_main, a);
-    a->runs = code == 0;
-    if (!a->runs) {
-        sheaf__comm_thread_free(a);
+    const int code = sheaf__thread_start(&pending->thread, thread_main, pending);
+    pending->runs = code == 0;
+    if (!pending->runs) {
+        sheaf__comm_thread_free(pending);
         return sheaf_set_error(SHEAF_STATUS_FAILED, "start collective: cannot start a thread: %s",
                                strerror(code));
     }
-    self->pending = a;
+    self->pending = pending;
     return SHEAF_STATUS_SUCCESS;
 }
 
-void sheaf__comm_thread_free(struct sheaf__pending *a) {
-    if (!a) return;
-    pthread_mutex_lock(&a->lock);
-    a->stop = true;
-    a->awaited_since = sheaf__time_ns();
-    pthread_cond_signal(&a->more);
-    pthread_cond_signal(&a->hurry);
-    pthread_mutex_unlock(&a->lock);
-    if (a->runs) pthread_join(a->thread, NULL);
-    pthread_mutex_destroy(&a->lock);
-    pthread_cond_destroy(&a->more);
-    pthread_cond_destroy(&a->ended);
-    pthread_cond_destroy(&a->hurry);
-    free(a);
+void sheaf__comm_thread_free(struct sheaf__pending *pending) {
+    if (!pending) return;
+    pthread_mutex_lock(&pending->lock);
+    pending->stop = true;
+    pending->awaited_since = sheaf__time_ns();
+    pthread_cond_signal(&pending->more);
+    pthread_cond_signal(&pending->hurry);
+    pthread_mutex_unlock(&pending->lock);
+    if (pending->runs) pthread_join(pending->thread, NULL);
+    pthread_mutex_destroy(&pending->lock);
+    pthread_cond_destroy(&pending->more);
+    pthread_cond_destroy(&pending->ended);
+    pthread_cond_destroy(&pending->hurry);
+    free(pending);
 }
 
 enum sheaf_status sheaf_comm_start(struct sheaf_comm *comm, int member,
@@ -157,26 +159,26 @@ enum sheaf_status sheaf_comm_start(struct sheaf_comm *comm, int member,
         return sheaf_comm_run(comm, member, call);
     }
     if (!self->pending && (st = make(comm, self, member))) return st;
-    struct sheaf__pending *a = self->pending;
-    if (a->started >= SHEAF__PENDING &&
-        (st = sheaf__pending_await(a, a->started - SHEAF__PENDING + 1)))
+    struct sheaf__pending *pending = self->pending;
+    if (pending->started >= SHEAF__PENDING &&
+        (st = sheaf__pending_await(pending, pending->started - SHEAF__PENDING + 1)))
         return st;
-    pthread_mutex_lock(&a->lock);
-    struct sheaf__pending_op *op = &a->ops[a->started % SHEAF__PENDING];
+    pthread_mutex_lock(&pending->lock);
+    struct sheaf__pending_op *op = &pending->ops[pending->started % SHEAF__PENDING];
     op->call = *call;
     op->bytes = bytes;
-    op->sequence = a->finished == a->started
+    op->sequence = pending->finished == pending->started
                        ? self->sequence + 1
-                       : a->ops[(a->started - 1) % SHEAF__PENDING].sequence + 1;
+                       : pending->ops[(pending->started - 1) % SHEAF__PENDING].sequence + 1;
     op->records = sheaf__recording();
     op->traces = sheaf__tracing();
     snprintf(op->tensor, sizeof op->tensor, "%s", call->what.tensor ? call->what.tensor : "");
     op->call.what.tensor = op->tensor;
-    *ticket = ++a->started;
-    st = a->status;
-    pthread_cond_signal(&a->more);
-    pthread_mutex_unlock(&a->lock);
-    return st ? sheaf_set_error(st, "%s", a->error) : st;
+    *ticket = ++pending->started;
+    st = pending->status;
+    pthread_cond_signal(&pending->more);
+    pthread_mutex_unlock(&pending->lock);
+    return st ? sheaf_set_error(st, "%s", pending->error) : st;
 }
 
 enum sheaf_status sheaf_comm_wait(struct sheaf_comm *comm, int member, uint64_t ticket) {

@@ -265,8 +265,8 @@ static void on_failure(uint64_t now) {
     }
 }
 
-/* All has been done and said, but the launcher, which ends the job, keeps the main thread in
- * MPI_Finalize, or has killed a rank that the others wait for behind it. */
+/* The program has finished, but its main thread stays in MPI_Finalize: the launcher, which ends the
+ * job, does not serve it, or has killed a rank that the others wait for there. */
 static void end_as_expected(uint64_t now) {
     const struct sheaf__world *w = sheaf__world();
     const uint64_t since = atomic_load(&w->finalize_ns);

@@ -47,7 +47,7 @@ struct exchange {
     size_t send_size;
     uint8_t *recv;       /* block of rank r at offset given by sizes */
     const size_t *sizes; /* [size], or NULL: send_size each; of a broadcast: the one block */
-    bool unlimited;      /* of a broadcast: each rank comes when it comes */
+    bool unlimited;      /* of a broadcast: ranks wait for it without a limit */
     const bool *part;    /* [size] of a broadcast: the ranks that take it, NULL: all */
 };
 
