@@ -150,47 +150,63 @@ static bool factor_cuts(const struct matcher *m, const struct sheaf__dim *d,
     return true;
 }
 
+/* May the factors of the set be split by these cuts? *kind: that of the last of them. */
+static bool may_split(const struct sheaf__expr *e, const struct sheaf__cut *const cuts[],
+                      uint32_t set, enum sheaf__factor_kind *kind) {
+    *kind = SHEAF__FREE;
+    for (int f = 0; f < e->n_factors; f++) {
+        if (!(set >> f & 1)) continue;
+        *kind = e->kind[f];
+        if (!cuts[f] || *kind == SHEAF__WHOLE) return false;
+        if ((*kind == SHEAF__SUM || *kind == SHEAF__INDEX) && !cuts[f]->partition) return false;
+        if (*kind == SHEAF__INDEX && !cuts[f]->contiguous) return false;
+    }
+    return true;
+}
+
+/* What the state of operand i is then; of the result, if i is their number. False: it has none,
+ * because two of its dimensions would be cut, or one in a way that is no cut. */
+static bool split_state(const struct matcher *m, int i, const struct sheaf__cut *const cuts[],
+                        struct sheaf__st *st) {
+    *st = sheaf__st_m();
+    for (int a = 0; a < SHEAF_MAX_DIMS; a++) {
+        bool split = false;
+        const struct sheaf__cut *c = dim_cut(m, &m->e.dim[i][a], cuts, &split);
+        if (!split) continue;
+        if (!c || st->kind == SHEAF__S) return false;
+        *st = sheaf__st_s(a, c);
+    }
+    return true;
+}
+
+/* The result of a row that splits a SUM or INDEX factor, which the result does not have. */
+static struct sheaf__st sum_state(const struct matcher *m, const struct sheaf__cut *const cuts[],
+                                  uint32_t set, enum sheaf__factor_kind kind) {
+    struct sheaf__st st = sheaf__st_p();
+    for (int f = 0; f < m->e.n_factors && kind == SHEAF__INDEX && m->rule->mask; f++)
+        if (set >> f & 1) st = sheaf__st_masked(cuts[f], m->node->src[m->rule->mask - 1]);
+    return st;
+}
+
 /* The row that splits the factors with cuts, if it is one. */
 static bool offer_factors(const struct matcher *m, const struct sheaf__cut *const cuts[],
                           uint32_t set) {
     const struct sheaf__expr *e = &m->e;
     struct sheaf__row row = row_of(m, "factor");
-    enum sheaf__factor_kind kind = SHEAF__FREE;
-    for (int f = 0, n = 0; f < e->n_factors; f++) {
-        if (!(set >> f & 1)) continue;
-        if (!cuts[f]) return true;
-        kind = e->kind[f];
-        if (n < (int)sizeof row.factor - 1) row.factor[n++] = e->letter[f];
-        if (kind == SHEAF__WHOLE) return true;
-        if ((kind == SHEAF__SUM || kind == SHEAF__INDEX) && !cuts[f]->partition) return true;
-        if (kind == SHEAF__INDEX && !cuts[f]->contiguous) return true;
-    }
-    for (int i = 0; i <= m->n; i++) {
-        struct sheaf__st st = sheaf__st_m();
-        for (int a = 0; a < SHEAF_MAX_DIMS; a++) {
-            bool split = false;
-            const struct sheaf__cut *c = dim_cut(m, &e->dim[i][a], cuts, &split);
-            if (!split) continue;
-            if (!c || st.kind == SHEAF__S) return true;
-            st = sheaf__st_s(a, c);
-        }
-        if (i < m->n) {
-            row.need[i].st = st;
-        } else if (st.kind == SHEAF__S) {
-            if (kind == SHEAF__SLOPE && !st.cut->contiguous) return true;
-            row.out = st;
-        } else if (kind == SHEAF__SUM || kind == SHEAF__INDEX) {
-            row.out = sheaf__st_p();
-            row.adds = kind == SHEAF__SUM;
-            if (kind == SHEAF__INDEX && m->rule->mask) {
-                for (int f = 0; f < e->n_factors; f++) {
-                    if (set >> f & 1)
-                        row.out = sheaf__st_masked(cuts[f], m->node->src[m->rule->mask - 1]);
-                }
-            }
-        } else {
-            return true;
-        }
+    enum sheaf__factor_kind kind;
+    if (!may_split(e, cuts, set, &kind)) return true;
+    for (int f = 0, n = 0; f < e->n_factors && n < (int)sizeof row.factor - 1; f++)
+        if (set >> f & 1) row.factor[n++] = e->letter[f];
+    for (int i = 0; i < m->n; i++)
+        if (!split_state(m, i, cuts, &row.need[i].st)) return true;
+    if (!split_state(m, m->n, cuts, &row.out)) return true;
+    if (row.out.kind == SHEAF__S) {
+        if (kind == SHEAF__SLOPE && !row.out.cut->contiguous) return true;
+    } else if (kind == SHEAF__SUM || kind == SHEAF__INDEX) {
+        row.out = sum_state(m, cuts, set, kind);
+        row.adds = kind == SHEAF__SUM;
+    } else {
+        return true;
     }
     return offer(m, &row);
 }
