@@ -204,58 +204,86 @@ static enum sheaf_status check_entries(const char *names) {
     return SHEAF_STATUS_SUCCESS;
 }
 
+static enum sheaf_status no_memory(void) {
+    return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "list devices: out of memory");
+}
+
+/* Bytes of each rank's devices on the wire, and how many devices there are. st: of this rank so
+ * far. */
+static enum sheaf_status count_all(enum sheaf_status st, size_t n_own, size_t *sizes,
+                                   size_t *total) {
+    const int size = sheaf_world_size();
+    uint8_t own[4], *counts = calloc((size_t)size, sizeof own);
+    sheaf__put_le(own, n_own, sizeof own);
+    if (!st && !counts) st = no_memory();
+    st = sheaf_world_agree(st, "list devices");
+    if (!st) st = sheaf_world_all_gather(own, sizeof own, counts, "list devices");
+    *total = 0;
+    for (int r = 0; r < size && !st; r++) {
+        const size_t n = (size_t)sheaf__get_le(counts + sizeof own * (size_t)r, sizeof own);
+        sizes[r] = n * DEVICE_BYTES;
+        if ((*total += n) > MAX_DEVICES)
+            st = sheaf_set_error(SHEAF_STATUS_INVALID, "list devices: more than %d in the job",
+                                 MAX_DEVICES);
+    }
+    free(counts);
+    return st;
+}
+
+/* Makes the list, in the order of ranks, of this rank's devices and of what all have told. */
+static enum sheaf_status fill_list(const sheaf_backend_dev_t *own, const uint8_t *all,
+                                   const size_t *sizes) {
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (int r = 0; r < sheaf_world_size(); r++)
+        for (size_t i = 0; i < sizes[r] / DEVICE_BYTES; i++) {
+            const size_t at = list.n++;
+            if (r == sheaf_world_rank()) {
+                list.devices[at] = own[i];
+                sheaf__registry_retain(own[i]->reg);
+                continue;
+            }
+            if (!st) st = unpack(all + at * DEVICE_BYTES, r, &list.remote[at]);
+            list.devices[at] = &list.remote[at].base;
+        }
+    return st;
+}
+
+/* own [n_own]: this rank's devices. sizes: room for a number of each rank. */
+static enum sheaf_status exchange_all(enum sheaf_status st, const sheaf_backend_dev_t *own,
+                                      size_t n_own, size_t *sizes, const char *wanted) {
+    size_t total = 0;
+    if ((st = count_all(st, n_own, sizes, &total))) return st;
+    uint8_t *packed = calloc(n_own + 1, DEVICE_BYTES), *all = calloc(total + 1, DEVICE_BYTES);
+    list.devices = calloc(total + 1, sizeof(sheaf_backend_dev_t));
+    list.remote = calloc(total + 1, sizeof *list.remote);
+    if (!packed || !all || !list.devices || !list.remote) st = no_memory();
+    st = sheaf_world_agree(st, "list devices");
+    for (size_t i = 0; i < n_own && !st; i++) pack(own[i], packed + i * DEVICE_BYTES);
+    if (!st) st = sheaf_world_all_gather_v(packed, all, sizes, "list devices");
+    if (!st) {
+        st = fill_list(own, all, sizes);
+        st = sheaf_world_agree(st ? st : check_entries(wanted), "list devices");
+    }
+    free(packed);
+    free(all);
+    return st;
+}
+
 static enum sheaf_status build(void) {
-    const int size = sheaf_world_size(), me = sheaf_world_rank();
     const char *wanted = wanted_devices();
     sheaf_clear_error();
     const size_t n_all = sheaf_backend_dev_count(); /* says why through the error text alone */
-    size_t n_own = 0;
-    sheaf_backend_dev_t *chosen = calloc(n_all + 1, sizeof(sheaf_backend_dev_t));
-    size_t total = 0, at = 0;
-    uint8_t count[4], *counts = calloc((size_t)size, sizeof count), *own = NULL, *all = NULL;
-    size_t *sizes = calloc((size_t)size, sizeof *sizes);
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     if (*sheaf_last_error())
         st = sheaf_set_error(SHEAF_STATUS_INVALID, "list devices: %s", sheaf_last_error());
-    if (chosen) n_own = choose_own(wanted, n_all, chosen);
-    sheaf__put_le(count, n_own, sizeof count);
-    if (!counts || !sizes || !chosen)
-        st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "list devices: out of memory");
-    if ((st = sheaf_world_agree(st, "list devices"))) goto out;
-    if ((st = sheaf_world_all_gather(count, sizeof count, counts, "list devices"))) goto out;
-    for (int r = 0; r < size; r++) {
-        sizes[r] = (size_t)sheaf__get_le(counts + 4 * (size_t)r, 4);
-        if ((total += sizes[r]) > MAX_DEVICES) {
-            st = sheaf_set_error(SHEAF_STATUS_INVALID, "list devices: more than %d in the job",
-                                 MAX_DEVICES);
-            goto out;
-        }
-        sizes[r] *= DEVICE_BYTES;
-    }
-    own = calloc(n_own + 1, DEVICE_BYTES);
-    all = calloc(total + 1, DEVICE_BYTES);
-    list.devices = calloc(total + 1, sizeof(sheaf_backend_dev_t));
-    list.remote = calloc(total + 1, sizeof *list.remote);
-    if (!own || !all || !list.devices || !list.remote)
-        st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "list devices: out of memory");
-    if ((st = sheaf_world_agree(st, "list devices"))) goto out;
-    for (size_t i = 0; i < n_own; i++) pack(chosen[i], own + i * DEVICE_BYTES);
-    if ((st = sheaf_world_all_gather_v(own, all, sizes, "list devices"))) goto out;
-    for (int r = 0; r < size; r++)
-        for (size_t i = 0; i < sizes[r] / DEVICE_BYTES; i++, at++) {
-            if (r != me && !st) st = unpack(all + at * DEVICE_BYTES, r, &list.remote[at]);
-            list.devices[at] = r == me ? chosen[i] : &list.remote[at].base;
-            if (r == me) sheaf__registry_retain(list.devices[at]->reg);
-        }
-    list.n = total;
-    st = sheaf_world_agree(st ? st : check_entries(wanted), "list devices");
-out:
+    sheaf_backend_dev_t *own = calloc(n_all + 1, sizeof(sheaf_backend_dev_t));
+    size_t *sizes = calloc((size_t)sheaf_world_size(), sizeof *sizes);
+    if (!own || !sizes) st = no_memory();
+    const size_t n_own = own ? choose_own(wanted, n_all, own) : 0;
+    st = exchange_all(st, own, n_own, sizes, wanted);
     if (st) sheaf__devices_free();
-    free(chosen);
-    free(counts);
-    free(sizes);
     free(own);
-    free(all);
+    free(sizes);
     return st;
 }
 
