@@ -166,11 +166,6 @@ size_t gg_engine_n_members_of(const struct gg_engine *e, size_t device) {
     return (size_t)e->devices[device].n_members;
 }
 
-bool gg_logs_details(void) {
-    const char *debug = sheaf_setting_value("SHEAF_BACKEND_DEBUG");
-    return debug && !strcmp(debug, "1");
-}
-
 void gg_engine_log(const struct gg_engine *e) {
     struct sheaf_backend_meta_stats m = {.size = sizeof m}, sum = m;
     if (!gg_logs_details()) return;

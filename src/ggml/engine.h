@@ -11,6 +11,7 @@
 #ifndef SHEAF_GGML_ENGINE_H
 #define SHEAF_GGML_ENGINE_H
 
+#include "ggml/log.h"
 #include "ggml/wire.h"
 
 enum gg_command_kind {
@@ -85,9 +86,7 @@ enum sheaf_status gg_engine_do(struct gg_engine *e, struct gg_command *command, 
 /* Other ranks: executes commands until END or the end of the job. */
 enum sheaf_status gg_engine_serve(struct gg_engine *e);
 
-/* SHEAF_BACKEND_DEBUG=1 */
-bool gg_logs_details(void);
-/* With that: what was run and what travelled. */
+/* If the log has details: what was run and what travelled. */
 void gg_engine_log(const struct gg_engine *e);
 
 #endif

@@ -14,6 +14,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "ggml/log.h"
 #include "ggml/member.h"
 #include "sheaf/settings.h"
 
@@ -105,8 +106,7 @@ static bool pack(const struct gg_member *m, struct gg_kept *k, const struct gg_l
 
 static void log_left(const struct gg_member *m, const struct sheaf_tensor *weight,
                      const struct gg_kept *k) {
-    const char *debug = sheaf_setting_value("SHEAF_BACKEND_DEBUG");
-    if (debug && !strcmp(debug, "1"))
+    if (gg_logs_details())
         sheaf_log(SHEAF_LOG_DEBUG,
                   "%s: '%s' stays as the file has it: before its first product something had to %s "
                   "it",

@@ -167,7 +167,7 @@ static enum sheaf_status finish(struct gg_engine *e, struct gg_program *p, void 
     return st && !p->report.status ? gg_or_end(st) : meet_after(e, p);
 }
 
-/* With SHEAF_BACKEND_DEBUG=1: why members do not have what a node reads. */
+/* If the log has details: why members do not have what a node reads. */
 static enum sheaf_status state_of(const struct sheaf_tensor *t, const void *user,
                                   struct sheaf_split_state **out) {
     (void)user;
