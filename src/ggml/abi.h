@@ -1,10 +1,16 @@
-/* ggml's binary interface, declared here: no header of ggml is needed to build, and one plugin fits
- * several versions of it. Facts are those of ggml.h and ggml-backend-impl.h, backend API versions 2
- * (ggml 0.9.5 to 0.25) and 3 (from 0.26): 3 put two functions into the table of a buffer type. 0.10
- * put two functions each into the tables of buffers and backends, and left the number at 2.
+/* ggml's binary interface: its structures, and its tables of functions.
  *
- * Invariant: nothing here is believed. host.c finds functions by name, maps ops, unary ops, GLU ops
- * and types by their names, and checks the layouts on tensors that the host makes. */
+ * They are declared here, so that no header of ggml is needed to build and one plugin fits several
+ * versions. Facts are those of ggml.h and ggml-backend-impl.h, backend API versions 2 (ggml 0.9.5
+ * to 0.25) and 3 (from 0.26).
+ *
+ * Three tables differ between versions: GG_..._FIELDS lists the fields of each once, and a parameter
+ * of the macro keeps or drops those that a version added. Version 3 added two functions to the table
+ * of a buffer type. ggml 0.10 added two functions each to the tables of buffers and backends, and
+ * left the number at 2.
+ *
+ * Invariant: no layout and no number is trusted. host.c finds functions by name, maps ops, unary
+ * ops, GLU ops and types by their names, and checks the layouts on tensors that the host makes. */
 #ifndef SHEAF_GGML_ABI_H
 #define SHEAF_GGML_ABI_H
 
@@ -12,12 +18,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Before 0.10 the tables of buffers and backends had no copies of two dimensions, and graphs had no
- * uid. Tests are built with GG_BEFORE_0_10, as programs of such a ggml. */
+#define GG_KEEP(...) __VA_ARGS__
+#define GG_DROP(...)
+
+/* Fields that 0.10 added. Tests are built with GG_BEFORE_0_10, as programs of an older ggml. */
 #ifdef GG_BEFORE_0_10
-#define GG_SINCE_0_10(field)
+#define GG_SINCE_0_10 GG_DROP
 #else
-#define GG_SINCE_0_10(field) field
+#define GG_SINCE_0_10 GG_KEEP
 #endif
 
 enum { GG_MAX_DIMS = 4, GG_MAX_SRC = 10, GG_MAX_NAME = 64, GG_PARAM_WORDS = 16 };
@@ -85,97 +93,89 @@ struct gg_init_params {
 
 typedef void (*gg_fn)(void);
 
-struct gg_buft; /* what lies in it depends on the version */
-struct gg_buft_2 {
-    const char *(*get_name)(struct gg_buft *buft);
-    struct gg_buffer *(*alloc_buffer)(struct gg_buft *buft, size_t size);
-    size_t (*get_alignment)(struct gg_buft *buft);
-    gg_fn get_max_size, get_alloc_size, is_host;
-    struct gg_device *device;
+/* A buffer type. SINCE_3: GG_KEEP or GG_DROP. */
+#define GG_BUFT_FIELDS(SINCE_3)                                                                    \
+    const char *(*get_name)(struct gg_buft * buft);                                                \
+    struct gg_buffer *(*alloc_buffer)(struct gg_buft * buft, size_t size);                         \
+    SINCE_3(gg_fn alloc_buffer_n;)                                                                 \
+    size_t (*get_alignment)(struct gg_buft * buft);                                                \
+    gg_fn get_max_size, get_alloc_size;                                                            \
+    SINCE_3(gg_fn get_alloc_size_n;)                                                               \
+    gg_fn is_host;                                                                                 \
+    struct gg_device *device;                                                                      \
     void *context;
+
+struct gg_buft; /* one of these two, as the host's API version says */
+struct gg_buft_2 {
+    GG_BUFT_FIELDS(GG_DROP)
 };
 struct gg_buft_3 {
-    const char *(*get_name)(struct gg_buft *buft);
-    struct gg_buffer *(*alloc_buffer)(struct gg_buft *buft, size_t size);
-    gg_fn alloc_buffer_n;
-    size_t (*get_alignment)(struct gg_buft *buft);
-    gg_fn get_max_size, get_alloc_size, get_alloc_size_n, is_host;
-    struct gg_device *device;
-    void *context;
+    GG_BUFT_FIELDS(GG_KEEP)
 };
+
+/* The table of a buffer. SINCE_0_10: GG_KEEP or GG_DROP. */
+#define GG_BUFFER_I_FIELDS(SINCE_0_10)                                                             \
+    void (*free_buffer)(struct gg_buffer * buffer);                                                \
+    void *(*get_base)(struct gg_buffer * buffer);                                                  \
+    gg_fn init_tensor;                                                                             \
+    void (*memset_tensor)(struct gg_buffer * buffer, struct gg_tensor * t, uint8_t value,          \
+                          size_t offset, size_t size);                                             \
+    void (*set_tensor)(struct gg_buffer * buffer, struct gg_tensor * t, const void *data,          \
+                       size_t offset, size_t size);                                                \
+    void (*get_tensor)(struct gg_buffer * buffer, const struct gg_tensor *t, void *data,           \
+                       size_t offset, size_t size);                                                \
+    SINCE_0_10(gg_fn set_tensor_2d, get_tensor_2d;)                                                \
+    gg_fn cpy_tensor;                                                                              \
+    void (*clear)(struct gg_buffer * buffer, uint8_t value);                                       \
+    void (*reset)(struct gg_buffer * buffer);
 
 struct gg_buffer_i {
-    void (*free_buffer)(struct gg_buffer *buffer);
-    void *(*get_base)(struct gg_buffer *buffer);
-    gg_fn init_tensor;
-    void (*memset_tensor)(struct gg_buffer *buffer, struct gg_tensor *t, uint8_t value,
-                          size_t offset, size_t size);
-    void (*set_tensor)(struct gg_buffer *buffer, struct gg_tensor *t, const void *data,
-                       size_t offset, size_t size);
-    void (*get_tensor)(struct gg_buffer *buffer, const struct gg_tensor *t, void *data,
-                       size_t offset, size_t size);
-    GG_SINCE_0_10(gg_fn set_tensor_2d; gg_fn get_tensor_2d;)
-    gg_fn cpy_tensor;
-    void (*clear)(struct gg_buffer *buffer, uint8_t value);
-    void (*reset)(struct gg_buffer *buffer);
+    GG_BUFFER_I_FIELDS(GG_SINCE_0_10)
 };
-struct gg_buffer { /* fields behind the table: gg_buffer_rest */
-    struct gg_buffer_i iface;
-    struct gg_buft *buft;
-    void *context;
-    size_t size;
-    int32_t usage;
-};
-struct gg_buffer_rest {
-    struct gg_buft *buft;
-    void *context;
-    size_t size;
-    int32_t usage;
-};
-struct gg_buffer_i_0_9 { /* of before 0.10 */
-    void (*free_buffer)(struct gg_buffer *buffer);
-    void *(*get_base)(struct gg_buffer *buffer);
-    gg_fn init_tensor;
-    void (*memset_tensor)(struct gg_buffer *buffer, struct gg_tensor *t, uint8_t value,
-                          size_t offset, size_t size);
-    void (*set_tensor)(struct gg_buffer *buffer, struct gg_tensor *t, const void *data,
-                       size_t offset, size_t size);
-    void (*get_tensor)(struct gg_buffer *buffer, const struct gg_tensor *t, void *data,
-                       size_t offset, size_t size);
-    gg_fn cpy_tensor;
-    void (*clear)(struct gg_buffer *buffer, uint8_t value);
-    void (*reset)(struct gg_buffer *buffer);
+struct gg_buffer_i_0_9 { /* before 0.10 */
+    GG_BUFFER_I_FIELDS(GG_DROP)
 };
 
-struct gg_backend_i {
-    const char *(*get_name)(struct gg_backend *backend);
-    void (*free)(struct gg_backend *backend);
-    gg_fn set_tensor_async, get_tensor_async;
-    GG_SINCE_0_10(gg_fn set_tensor_2d_async; gg_fn get_tensor_2d_async;)
-    gg_fn cpy_tensor_async;
-    void (*synchronize)(struct gg_backend *backend);
-    gg_fn graph_plan_create, graph_plan_free, graph_plan_update, graph_plan_compute;
-    int32_t (*graph_compute)(struct gg_backend *backend, struct gg_cgraph *graph);
-    void (*event_record)(struct gg_backend *backend, struct gg_event *event);
-    void (*event_wait)(struct gg_backend *backend, struct gg_event *event);
+/* Behind the table, whose size depends on the version: found with gg_host_rest. */
+#define GG_BUFFER_REST_FIELDS                                                                      \
+    struct gg_buft *buft;                                                                          \
+    void *context;                                                                                 \
+    size_t size;                                                                                   \
+    int32_t usage;
+
+struct gg_buffer_rest {
+    GG_BUFFER_REST_FIELDS
+};
+struct gg_buffer {
+    struct gg_buffer_i iface;
+    GG_BUFFER_REST_FIELDS
+};
+
+/* The table of a backend. SINCE_0_10: GG_KEEP or GG_DROP. */
+#define GG_BACKEND_I_FIELDS(SINCE_0_10)                                                            \
+    const char *(*get_name)(struct gg_backend * backend);                                          \
+    void (*free)(struct gg_backend * backend);                                                     \
+    gg_fn set_tensor_async, get_tensor_async;                                                      \
+    SINCE_0_10(gg_fn set_tensor_2d_async, get_tensor_2d_async;)                                    \
+    gg_fn cpy_tensor_async;                                                                        \
+    void (*synchronize)(struct gg_backend * backend);                                              \
+    gg_fn graph_plan_create, graph_plan_free, graph_plan_update, graph_plan_compute;               \
+    int32_t (*graph_compute)(struct gg_backend * backend, struct gg_cgraph * graph);               \
+    void (*event_record)(struct gg_backend * backend, struct gg_event * event);                    \
+    void (*event_wait)(struct gg_backend * backend, struct gg_event * event);                      \
     gg_fn graph_optimize;
+
+struct gg_backend_i {
+    GG_BACKEND_I_FIELDS(GG_SINCE_0_10)
+};
+struct gg_backend_i_0_9 { /* before 0.10 */
+    GG_BACKEND_I_FIELDS(GG_DROP)
 };
 struct gg_backend {
     uint8_t *guid; /* [16] */
     struct gg_backend_i iface;
     struct gg_device *device;
     void *context;
-};
-struct gg_backend_i_0_9 { /* of before 0.10 */
-    const char *(*get_name)(struct gg_backend *backend);
-    void (*free)(struct gg_backend *backend);
-    gg_fn set_tensor_async, get_tensor_async, cpy_tensor_async;
-    void (*synchronize)(struct gg_backend *backend);
-    gg_fn graph_plan_create, graph_plan_free, graph_plan_update, graph_plan_compute;
-    int32_t (*graph_compute)(struct gg_backend *backend, struct gg_cgraph *graph);
-    void (*event_record)(struct gg_backend *backend, struct gg_event *event);
-    void (*event_wait)(struct gg_backend *backend, struct gg_event *event);
-    gg_fn graph_optimize;
 };
 struct gg_backend_0_9 {
     uint8_t *guid;

@@ -1,12 +1,14 @@
-/* The plugin as ggml sees it: one registry entry with one device, SHEAF, over all ranks of the job,
- * or with one a group of ranks, SHEAF0, SHEAF1 and so on; their buffer types, buffers and backends.
+/* libggml-sheaf.so as ggml sees it: a registry entry, its devices, their buffer types, buffers and
+ * backends. Every function in ggml's tables is here, and calls driver.h for what it does.
  *
- * Groups are asynchronous devices with events, so that a program computes on all of them at once;
- * one device for the whole job is not, for a failure has its place there: the call that computes.
+ * The entry has one device over all ranks of the job, SHEAF, or one for each group of ranks, SHEAF0,
+ * SHEAF1 and so on. Groups are asynchronous devices with events, so that a program computes on all
+ * of them at once. The device SHEAF is synchronous, so that the call that computes a graph returns
+ * its failure.
  *
- * ggml_backend_init may be called several times and from a program that refuses the plugin
+ * ggml_backend_init may be called several times, and by a program that refuses the plugin
  * afterwards: nothing is started before all checks, everything is started once, and the library is
- * never unloaded (-z nodelete), for its thread owns MPI. */
+ * never unloaded (-z nodelete), since its thread owns MPI. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,6 +29,8 @@ static union {
     struct gg_buft_2 v2;
     struct gg_buft_3 v3;
 } bufts[GG_MAX_GROUPS];
+
+static bool has_events(void) { return n_devices > 1; }
 
 static size_t number_of(const struct gg_device *dev) { return (size_t)(dev - devices); }
 static struct gg_device *device_of_buft(const struct gg_buft *b) {
@@ -79,7 +83,7 @@ struct gg_memory *gg_plugin_memory_of(const struct gg_tensor *t) {
     return t->buffer && t->buffer->iface.free_buffer == free_buffer ? memory_of(t->buffer) : NULL;
 }
 
-/* Memory that is only planned with lies in a buffer of this type that is not alloc_buffer's. */
+/* ggml plans with buffers that have this type and no memory: alloc_buffer has not made those. */
 bool gg_plugin_is_for_us(const struct gg_tensor *t, size_t device) {
     struct gg_buft *buft = gg_host_rest(&host, t->buffer)->buft;
     struct gg_device *of = device_of_buft(buft);
@@ -100,17 +104,17 @@ static size_t get_alignment(struct gg_buft *b) {
     return 128;
 }
 
+/* These fields are in both layouts. */
+#define BUFT(of)                                                                                   \
+    {                                                                                              \
+        .get_name = name_of_buft, .alloc_buffer = alloc_buffer, .get_alignment = get_alignment,    \
+        .device = (of)                                                                             \
+    }
 static void fill_buft(size_t i) {
     if (host.api_version == 2)
-        bufts[i].v2 = (struct gg_buft_2){.get_name = name_of_buft,
-                                         .alloc_buffer = alloc_buffer,
-                                         .get_alignment = get_alignment,
-                                         .device = &devices[i]};
+        bufts[i].v2 = (struct gg_buft_2)BUFT(&devices[i]);
     else
-        bufts[i].v3 = (struct gg_buft_3){.get_name = name_of_buft,
-                                         .alloc_buffer = alloc_buffer,
-                                         .get_alignment = get_alignment,
-                                         .device = &devices[i]};
+        bufts[i].v3 = (struct gg_buft_3)BUFT(&devices[i]);
 }
 
 /* ---- backends ---- */
@@ -128,7 +132,7 @@ static int32_t graph_compute(struct gg_backend *b, struct gg_cgraph *graph) {
     }
 }
 
-/* ---- what goes on while the program does ---- */
+/* ---- runs of a group that go on while the program does other work: waits and events ---- */
 
 struct event {
     struct gg_event base;
@@ -160,38 +164,35 @@ static void event_wait(struct gg_backend *b, struct gg_event *event) {
     if (event->device != device_of(b)) event_synchronize(event->device, event);
 }
 
+/* These fields are in both layouts. */
+#define BACKEND(of)                                                                                \
+    {                                                                                              \
+        .guid = guid, .device = (of), .iface = {                                                   \
+            .get_name = name_of_backend,                                                           \
+            .free = free_backend,                                                                  \
+            .graph_compute = graph_compute,                                                        \
+            .synchronize = has_events() ? synchronize : NULL,                                      \
+            .event_record = has_events() ? event_record : NULL,                                    \
+            .event_wait = has_events() ? event_wait : NULL                                         \
+        }                                                                                          \
+    }
 static struct gg_backend *init_backend(struct gg_device *dev, const char *params) {
     static uint8_t guid[16] = {0x5a, 0x1c, 0x88, 0x3f, 0x21, 0x7d, 0x4e, 0x0b,
                                0x9c, 0x46, 0xd2, 0x77, 0x13, 0xe8, 0xf0, 0xa5};
-    (void)params;
     union {
         struct gg_backend now;
         struct gg_backend_0_9 then;
     } *b = calloc(1, sizeof *b);
+    (void)params;
     if (!b) return NULL;
-    const bool several = n_devices > 1;
     if (host.is_0_9)
-        b->then = (struct gg_backend_0_9){.guid = guid,
-                                          .iface = {.get_name = name_of_backend,
-                                                    .free = free_backend,
-                                                    .graph_compute = graph_compute,
-                                                    .synchronize = several ? synchronize : NULL,
-                                                    .event_record = several ? event_record : NULL,
-                                                    .event_wait = several ? event_wait : NULL},
-                                          .device = dev};
+        b->then = (struct gg_backend_0_9)BACKEND(dev);
     else
-        b->now = (struct gg_backend){.guid = guid,
-                                     .iface = {.get_name = name_of_backend,
-                                               .free = free_backend,
-                                               .graph_compute = graph_compute,
-                                               .synchronize = several ? synchronize : NULL,
-                                               .event_record = several ? event_record : NULL,
-                                               .event_wait = several ? event_wait : NULL},
-                                     .device = dev};
+        b->now = (struct gg_backend)BACKEND(dev);
     return (struct gg_backend *)b;
 }
 
-/* ---- the device ---- */
+/* ---- devices ---- */
 
 static const char *get_description(struct gg_device *dev) {
     return gg_driver_description(number_of(dev));
@@ -203,14 +204,14 @@ static int32_t get_type(struct gg_device *dev) {
     (void)dev;
     return GG_DEVICE_TYPE_GPU;
 }
-/* A field more came to caps with 0.9.8; a host that lacks it has no memory there. */
+/* caps has mmap_support since 0.9.8. A host without it has no memory there. */
 static void get_props(struct gg_device *dev, struct gg_props *props) {
     props->name = name_of_device(dev);
     props->description = get_description(dev);
     get_memory(dev, &props->memory_free, &props->memory_total);
     props->type = GG_DEVICE_TYPE_GPU;
     props->device_id = NULL;
-    props->caps.async = props->caps.events = n_devices > 1;
+    props->caps.async = props->caps.events = has_events();
     props->caps.host_buffer = props->caps.buffer_from_host_ptr = false;
     if (host.api_version >= 3) props->caps.mmap_support = true;
 }
@@ -233,7 +234,7 @@ static void fill_device(size_t i) {
                                               .supports_op = supports_op,
                                               .supports_buft = supports_buft},
                                     .reg = &reg};
-    if (n_devices > 1) {
+    if (has_events()) {
         devices[i].iface.event_new = event_new;
         devices[i].iface.event_free = event_free;
         devices[i].iface.event_synchronize = event_synchronize;
@@ -300,8 +301,8 @@ static bool start(const void *caller) {
 SHEAF_PUBLIC struct gg_reg *ggml_backend_init(void);
 SHEAF_PUBLIC struct gg_reg *ggml_backend_init(void) {
     static bool asked, usable;
-    /* a rank whose members are devices of ggml opens that library, which may find the plugin
-     * here */
+    /* A rank whose members are devices of ggml opens that library, which may load the plugin in
+     * turn: there it gives no device. */
     const bool within = sheaf_backend_reg_by_name("ggml");
     if (!asked && !within) usable = start(__builtin_return_address(0));
     asked = true;
