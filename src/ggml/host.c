@@ -7,6 +7,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "ggml/functions.h"
 #include "ggml/translate.h"
 
 /* The functions that the checks need. */
@@ -29,6 +30,8 @@ struct probe {
     const char *(*type_name)(int type);
     int64_t (*blck_size)(int type);
     size_t (*type_size)(int type);
+    struct gg_buffer *(*buffer_init)(struct gg_buft *buft, struct gg_buffer_i iface, void *context,
+                                     size_t size);
     void (*buffer_free)(struct gg_buffer *buffer);
     void (*buffer_set_usage)(struct gg_buffer *buffer, int usage);
     size_t (*buffer_get_size)(struct gg_buffer *buffer);
@@ -46,58 +49,45 @@ static void *open_caller(const void *caller) {
     return dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD);
 }
 
-/* A program that opened ggml itself (Python's ctypes) shows it to the libraries that link to it
- * only: then it is found through the library that called. */
-static void *find(void *caller, const char *name) {
-    void *p = dlsym(RTLD_DEFAULT, name);
-    return p || !caller ? p : dlsym(caller, name);
-}
+static const struct gg_function functions[] = {
+    {"ggml_init", offsetof(struct probe, init), false},
+    {"ggml_free", offsetof(struct probe, free), false},
+    {"ggml_new_tensor_4d", offsetof(struct probe, new_tensor_4d), false},
+    {"ggml_add", offsetof(struct probe, add), false},
+    {"ggml_scale", offsetof(struct probe, scale), false},
+    {"ggml_view_1d", offsetof(struct probe, view_1d), false},
+    {"ggml_set_name", offsetof(struct probe, set_name), false},
+    {"ggml_set_output", offsetof(struct probe, set_output), false},
+    {"ggml_get_data", offsetof(struct probe, get_data), false},
+    {"ggml_new_graph", offsetof(struct probe, new_graph), false},
+    {"ggml_build_forward_expand", offsetof(struct probe, build_forward_expand), false},
+    {"ggml_op_name", offsetof(struct probe, op_name), false},
+    {"ggml_unary_op_name", offsetof(struct probe, unary_op_name), false},
+    {"ggml_glu_op_name", offsetof(struct probe, glu_op_name), false},
+    {"ggml_type_name", offsetof(struct probe, type_name), false},
+    {"ggml_blck_size", offsetof(struct probe, blck_size), false},
+    {"ggml_type_size", offsetof(struct probe, type_size), false},
+    {"ggml_backend_buffer_init", offsetof(struct probe, buffer_init), false},
+    {"ggml_backend_buffer_free", offsetof(struct probe, buffer_free), false},
+    {"ggml_backend_buffer_set_usage", offsetof(struct probe, buffer_set_usage), false},
+    {"ggml_backend_buffer_get_size", offsetof(struct probe, buffer_get_size), false},
+};
 
-static enum sheaf_status find_all(void *caller, struct probe *p, struct gg_host *h) {
-    const struct {
-        const char *name;
-        void *at;
-    } wanted[] = {
-        {"ggml_init", &p->init},
-        {"ggml_free", &p->free},
-        {"ggml_new_tensor_4d", &p->new_tensor_4d},
-        {"ggml_add", &p->add},
-        {"ggml_scale", &p->scale},
-        {"ggml_view_1d", &p->view_1d},
-        {"ggml_set_name", &p->set_name},
-        {"ggml_set_output", &p->set_output},
-        {"ggml_get_data", &p->get_data},
-        {"ggml_new_graph", &p->new_graph},
-        {"ggml_build_forward_expand", &p->build_forward_expand},
-        {"ggml_op_name", &p->op_name},
-        {"ggml_unary_op_name", &p->unary_op_name},
-        {"ggml_glu_op_name", &p->glu_op_name},
-        {"ggml_type_name", &p->type_name},
-        {"ggml_blck_size", &p->blck_size},
-        {"ggml_type_size", &p->type_size},
-        {"ggml_backend_buffer_init", &h->buffer_init},
-        {"ggml_backend_buffer_free", &p->buffer_free},
-        {"ggml_backend_buffer_set_usage", &p->buffer_set_usage},
-        {"ggml_backend_buffer_get_size", &p->buffer_get_size},
-    };
-    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
-        void *f = find(caller, wanted[i].name);
-        if (!f)
-            return sheaf_set_error(SHEAF_STATUS_INVALID, "this program's ggml has no function %s",
-                                   wanted[i].name);
-        memcpy(wanted[i].at, &f, sizeof f);
-    }
-    return SHEAF_STATUS_SUCCESS;
+static enum sheaf_status find_all(void *library, struct probe *p) {
+    const char *missing =
+        gg_find_functions(library, functions, sizeof functions / sizeof *functions, p);
+    if (!missing) return SHEAF_STATUS_SUCCESS;
+    return sheaf_set_error(SHEAF_STATUS_INVALID, "this program's ggml has no function %s", missing);
 }
 
 /* Version 3 came with a function that allocates many tensors at once. A later version is refused by
  * the host itself, which compares the number. */
-static void find_version(void *caller, struct gg_host *h) {
+static void find_version(void *library, struct gg_host *h) {
     const char *(*version)(void) = NULL;
-    void *f = find(caller, "ggml_version");
+    void *f = gg_find_function(library, "ggml_version");
     memcpy(&version, &f, sizeof f);
     snprintf(h->version, sizeof h->version, "%s", version ? version() : "of unknown version");
-    h->api_version = find(caller, "ggml_backend_buft_alloc_buffer_n") ? 3 : 2;
+    h->api_version = gg_find_function(library, "ggml_backend_buft_alloc_buffer_n") ? 3 : 2;
 }
 
 /* ---- numbers ---- */
@@ -268,9 +258,10 @@ enum sheaf_status gg_host_find(const void *caller, struct gg_host *h) {
 enum sheaf_status gg_host_check(void *library, struct gg_host *h) {
     struct probe p = {0};
     memset(h, 0, sizeof *h);
-    enum sheaf_status st = find_all(library, &p, h);
+    enum sheaf_status st = find_all(library, &p);
     find_version(library, h);
     if (st) return st;
+    h->buffer_init = p.buffer_init;
     if (is_before_0_9_5(h)) return refuse("ggml before 0.9.5 lacks names that are looked for");
     map_names(h, p.op_name, "GLU", h->op, GG_MAX_OPS, gg_op_row);
     map_names(h, p.unary_op_name, "TRUNC", h->unary, GG_MAX_UNARY, unary_number);

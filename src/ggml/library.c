@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/array.h"
+#include "ggml/functions.h"
 #include "ggml/translate.h"
 
 static struct gg_library library;
@@ -20,14 +21,6 @@ static enum { NOT_TRIED, FOUND, REFUSED } state;
 static char why[1024]; /* of REFUSED */
 static char last_error[512];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER, error_lock = PTHREAD_MUTEX_INITIALIZER;
-
-/* Functions beside those of the members of struct gg_library. */
-static struct {
-    void (*load_all)(void);
-    void (*load_all_from_path)(const char *dir);
-    void (*log_set)(void (*fn)(int level, const char *text, void *user), void *user);
-    void (*set_abort_callback)(void (*fn)(const char *text));
-} more;
 
 /* ---- what the library says ---- */
 
@@ -71,74 +64,67 @@ static void take_abort(const char *text) {
 
 /* ---- functions ---- */
 
-static void *find(void *handle, const char *name) {
-    void *p = dlsym(RTLD_DEFAULT, name);
-    return p || !handle ? p : dlsym(handle, name);
-}
+/* A function of ggml for a member of struct gg_library. */
+#define FUNCTION(name, member)                                                                     \
+    { name, offsetof(struct gg_library, member), false }
+#define OPTIONAL(name, member)                                                                     \
+    { name, offsetof(struct gg_library, member), true }
+static const struct gg_function functions[] = {
+    FUNCTION("ggml_backend_dev_count", dev_count),
+    FUNCTION("ggml_backend_dev_get", dev_get),
+    FUNCTION("ggml_backend_dev_name", dev_name),
+    FUNCTION("ggml_backend_dev_description", dev_description),
+    FUNCTION("ggml_backend_dev_memory", dev_memory),
+    FUNCTION("ggml_backend_dev_get_props", dev_get_props),
+    FUNCTION("ggml_backend_dev_backend_reg", dev_backend_reg),
+    FUNCTION("ggml_backend_dev_init", dev_init),
+    FUNCTION("ggml_backend_dev_buffer_type", dev_buffer_type),
+    FUNCTION("ggml_backend_dev_host_buffer_type", dev_host_buffer_type),
+    FUNCTION("ggml_backend_dev_supports_op", dev_supports_op),
+    FUNCTION("ggml_backend_reg_name", reg_name),
+    FUNCTION("ggml_backend_reg_get_proc_address", reg_get_proc_address),
+    FUNCTION("ggml_backend_buft_alloc_buffer", buft_alloc_buffer),
+    FUNCTION("ggml_backend_buft_get_alignment", buft_get_alignment),
+    FUNCTION("ggml_backend_buft_get_max_size", buft_get_max_size),
+    FUNCTION("ggml_backend_buft_get_alloc_size", buft_get_alloc_size),
+    FUNCTION("ggml_backend_buft_is_host", buft_is_host),
+    FUNCTION("ggml_backend_buffer_free", buffer_free),
+    FUNCTION("ggml_backend_buffer_get_base", buffer_get_base),
+    FUNCTION("ggml_backend_buffer_clear", buffer_clear),
+    FUNCTION("ggml_backend_buffer_set_usage", buffer_set_usage),
+    FUNCTION("ggml_backend_tensor_alloc", tensor_alloc),
+    FUNCTION("ggml_backend_view_init", view_init),
+    FUNCTION("ggml_backend_tensor_set", tensor_set),
+    FUNCTION("ggml_backend_tensor_get", tensor_get),
+    FUNCTION("ggml_backend_tensor_copy", tensor_copy),
+    FUNCTION("ggml_backend_free", backend_free),
+    FUNCTION("ggml_backend_synchronize", synchronize),
+    FUNCTION("ggml_backend_graph_compute_async", graph_compute_async),
+    FUNCTION("ggml_backend_tensor_set_async", tensor_set_async),
+    FUNCTION("ggml_backend_tensor_get_async", tensor_get_async),
+    FUNCTION("ggml_backend_tensor_copy_async", tensor_copy_async),
+    FUNCTION("ggml_backend_event_new", event_new),
+    FUNCTION("ggml_backend_event_free", event_free),
+    FUNCTION("ggml_backend_event_record", event_record),
+    FUNCTION("ggml_backend_event_wait", event_wait),
+    FUNCTION("ggml_backend_event_synchronize", event_synchronize),
+    FUNCTION("ggml_init", init),
+    FUNCTION("ggml_free", free),
+    FUNCTION("ggml_graph_overhead_custom", graph_overhead_custom),
+    FUNCTION("ggml_new_graph_custom", new_graph_custom),
+    FUNCTION("ggml_build_forward_expand", build_forward_expand),
+    OPTIONAL("ggml_graph_next_uid", graph_next_uid),
+    OPTIONAL("ggml_backend_load_all", load_all),
+    OPTIONAL("ggml_backend_load_all_from_path", load_all_from_path),
+    OPTIONAL("ggml_log_set", log_set),
+    OPTIONAL("ggml_set_abort_callback", set_abort_callback),
+};
 
 static enum sheaf_status find_all(void *handle, struct gg_library *l) {
-    const struct {
-        const char *name;
-        void *at;
-        bool optional;
-    } wanted[] = {
-        {"ggml_backend_dev_count", &l->dev_count, false},
-        {"ggml_backend_dev_get", &l->dev_get, false},
-        {"ggml_backend_dev_name", &l->dev_name, false},
-        {"ggml_backend_dev_description", &l->dev_description, false},
-        {"ggml_backend_dev_memory", &l->dev_memory, false},
-        {"ggml_backend_dev_get_props", &l->dev_get_props, false},
-        {"ggml_backend_dev_backend_reg", &l->dev_backend_reg, false},
-        {"ggml_backend_dev_init", &l->dev_init, false},
-        {"ggml_backend_dev_buffer_type", &l->dev_buffer_type, false},
-        {"ggml_backend_dev_host_buffer_type", &l->dev_host_buffer_type, false},
-        {"ggml_backend_dev_supports_op", &l->dev_supports_op, false},
-        {"ggml_backend_reg_name", &l->reg_name, false},
-        {"ggml_backend_reg_get_proc_address", &l->reg_get_proc_address, false},
-        {"ggml_backend_buft_alloc_buffer", &l->buft_alloc_buffer, false},
-        {"ggml_backend_buft_get_alignment", &l->buft_get_alignment, false},
-        {"ggml_backend_buft_get_max_size", &l->buft_get_max_size, false},
-        {"ggml_backend_buft_get_alloc_size", &l->buft_get_alloc_size, false},
-        {"ggml_backend_buft_is_host", &l->buft_is_host, false},
-        {"ggml_backend_buffer_free", &l->buffer_free, false},
-        {"ggml_backend_buffer_get_base", &l->buffer_get_base, false},
-        {"ggml_backend_buffer_clear", &l->buffer_clear, false},
-        {"ggml_backend_buffer_set_usage", &l->buffer_set_usage, false},
-        {"ggml_backend_tensor_alloc", &l->tensor_alloc, false},
-        {"ggml_backend_view_init", &l->view_init, false},
-        {"ggml_backend_tensor_set", &l->tensor_set, false},
-        {"ggml_backend_tensor_get", &l->tensor_get, false},
-        {"ggml_backend_tensor_copy", &l->tensor_copy, false},
-        {"ggml_backend_free", &l->backend_free, false},
-        {"ggml_backend_synchronize", &l->synchronize, false},
-        {"ggml_backend_graph_compute_async", &l->graph_compute_async, false},
-        {"ggml_backend_tensor_set_async", &l->tensor_set_async, false},
-        {"ggml_backend_tensor_get_async", &l->tensor_get_async, false},
-        {"ggml_backend_tensor_copy_async", &l->tensor_copy_async, false},
-        {"ggml_backend_event_new", &l->event_new, false},
-        {"ggml_backend_event_free", &l->event_free, false},
-        {"ggml_backend_event_record", &l->event_record, false},
-        {"ggml_backend_event_wait", &l->event_wait, false},
-        {"ggml_backend_event_synchronize", &l->event_synchronize, false},
-        {"ggml_init", &l->init, false},
-        {"ggml_free", &l->free, false},
-        {"ggml_graph_overhead_custom", &l->graph_overhead_custom, false},
-        {"ggml_new_graph_custom", &l->new_graph_custom, false},
-        {"ggml_build_forward_expand", &l->build_forward_expand, false},
-        {"ggml_graph_next_uid", &l->graph_next_uid, true},
-        {"ggml_backend_load_all", &more.load_all, true},
-        {"ggml_backend_load_all_from_path", &more.load_all_from_path, true},
-        {"ggml_log_set", &more.log_set, true},
-        {"ggml_set_abort_callback", &more.set_abort_callback, true},
-    };
-    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
-        void *f = find(handle, wanted[i].name);
-        if (!f && !wanted[i].optional)
-            return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED, "it has no function %s",
-                                   wanted[i].name);
-        memcpy(wanted[i].at, &f, sizeof f);
-    }
-    return SHEAF_STATUS_SUCCESS;
+    const char *missing =
+        gg_find_functions(handle, functions, sizeof functions / sizeof *functions, l);
+    if (!missing) return SHEAF_STATUS_SUCCESS;
+    return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED, "it has no function %s", missing);
 }
 
 /* ---- the file ---- */
@@ -190,7 +176,7 @@ static enum sheaf_status open_file(void **handle) {
 /* Where the library lies, which is also where its backends may lie. */
 static void find_path(void *handle, struct gg_library *l) {
     Dl_info info;
-    void *f = find(handle, "ggml_backend_dev_count");
+    void *f = gg_find_function(handle, "ggml_backend_dev_count");
     if (f && dladdr(f, &info) && info.dli_fname)
         snprintf(l->path, sizeof l->path, "%s", info.dli_fname);
 }
@@ -200,19 +186,19 @@ static void load_beside(const struct gg_library *l, const char *below) {
     const char *slash = strrchr(l->path, '/');
     if (!slash || l->dev_count()) return;
     snprintf(dir, sizeof dir, "%.*s%s", (int)(slash - l->path), l->path, below);
-    more.load_all_from_path(dir);
+    l->load_all_from_path(dir);
 }
 
 static void load_backends(const struct gg_library *l) {
     const char *dir = sheaf_setting_value("SHEAF_GGML_BACKENDS");
-    if (!l->own || !more.load_all || !more.load_all_from_path) return;
-    if (more.log_set) more.log_set(take_log, NULL);
-    if (more.set_abort_callback) more.set_abort_callback(take_abort);
+    if (!l->own || !l->load_all || !l->load_all_from_path) return;
+    if (l->log_set) l->log_set(take_log, NULL);
+    if (l->set_abort_callback) l->set_abort_callback(take_abort);
     if (dir) {
-        more.load_all_from_path(dir);
+        l->load_all_from_path(dir);
         return;
     }
-    more.load_all();
+    l->load_all();
     load_beside(l, "/ggml/backends0");
     load_beside(l, "");
 }

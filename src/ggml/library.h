@@ -20,6 +20,11 @@ struct gg_library {
     bool own;                       /* opened here; false: the program's */
     int16_t type[SHEAF_TYPE_COUNT]; /* ggml's number; -1: none */
 
+    /* loading and logging; NULL: this version lacks the function */
+    void (*load_all)(void);
+    void (*load_all_from_path)(const char *dir);
+    void (*log_set)(void (*fn)(int level, const char *text, void *user), void *user);
+    void (*set_abort_callback)(void (*fn)(const char *text));
     /* devices */
     size_t (*dev_count)(void);
     struct gg_device *(*dev_get)(size_t index);
