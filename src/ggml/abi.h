@@ -4,10 +4,10 @@
  * versions. Facts are those of ggml.h and ggml-backend-impl.h, backend API versions 2 (ggml 0.9.5
  * to 0.25) and 3 (from 0.26).
  *
- * Three tables differ between versions: GG_..._FIELDS lists the fields of each once, and a parameter
- * of the macro keeps or drops those that a version added. Version 3 added two functions to the table
- * of a buffer type. ggml 0.10 added two functions each to the tables of buffers and backends, and
- * left the number at 2.
+ * Three tables differ between versions: GG_..._FIELDS lists the fields of each once, and a
+ * parameter of the macro keeps or drops those that a version added. Version 3 added two functions
+ * to the table of a buffer type. ggml 0.10 added two functions each to the tables of buffers and
+ * backends, and left the number at 2.
  *
  * Invariant: no layout and no number is trusted. host.c finds functions by name, maps ops, unary
  * ops, GLU ops and types by their names, and checks the layouts on tensors that the host makes. */

@@ -1,5 +1,5 @@
-/* A program that opened ggml itself (Python's ctypes) shows it only to the libraries that link to it.
- * RTLD_DEFAULT does not find ggml there, and the library that called does. */
+/* A program that opened ggml itself (Python's ctypes) shows it only to the libraries that link to
+ * it: RTLD_DEFAULT does not find ggml there, but the library that called does. */
 #include "ggml/functions.h"
 
 #include <dlfcn.h>

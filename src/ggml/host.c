@@ -8,7 +8,7 @@
 #include <strings.h>
 
 #include "ggml/functions.h"
-#include "ggml/translate.h"
+#include "ggml/op_table.h"
 
 /* The functions that the checks need. */
 struct probe {
@@ -263,7 +263,7 @@ enum sheaf_status gg_host_check(void *library, struct gg_host *h) {
     if (st) return st;
     h->buffer_init = p.buffer_init;
     if (is_before_0_9_5(h)) return refuse("ggml before 0.9.5 lacks names that are looked for");
-    map_names(h, p.op_name, "GLU", h->op, GG_MAX_OPS, gg_op_row);
+    map_names(h, p.op_name, "GLU", h->op, GG_MAX_OPS, gg_find_op_row);
     map_names(h, p.unary_op_name, "TRUNC", h->unary, GG_MAX_UNARY, unary_number);
     map_names(h, p.glu_op_name, gg_is_since(h, 25) ? "SWIGLU_CLAMP" : "GEGLU_QUICK", h->glu,
               GG_MAX_GLU, glu_number);

@@ -16,7 +16,7 @@ struct gg_host {
                                      size_t size); /* for gg_host_new_buffer */
     bool is_0_9;                                   /* its tables lack what 0.10 has put into them */
     bool has_uid;                                  /* its graphs have one */
-    int8_t op[GG_MAX_OPS];      /* row of translate.c's table; -1: none */
+    int8_t op[GG_MAX_OPS];      /* row of the table of ops (op_table.h); -1: none */
     int8_t unary[GG_MAX_UNARY]; /* enum sheaf_unary_op; -1: none */
     int8_t glu[GG_MAX_GLU];     /* enum sheaf_glu_op; -1: none */
     int8_t type[GG_MAX_TYPES];  /* enum sheaf_type; -1: none */

@@ -1,10 +1,10 @@
 /* libggml-sheaf.so as ggml sees it: a registry entry, its devices, their buffer types, buffers and
  * backends. Every function in ggml's tables is here, and calls driver.h for what it does.
  *
- * The entry has one device over all ranks of the job, SHEAF, or one for each group of ranks, SHEAF0,
- * SHEAF1 and so on. Groups are asynchronous devices with events, so that a program computes on all
- * of them at once. The device SHEAF is synchronous, so that the call that computes a graph returns
- * its failure.
+ * The entry has one device over all ranks of the job, SHEAF, or one for each group of ranks,
+ * SHEAF0, SHEAF1 and so on. Groups are asynchronous devices with events, so that a program computes
+ * on all of them at once. The device SHEAF is synchronous, so that the call that computes a graph
+ * returns its failure.
  *
  * ggml_backend_init may be called several times, and by a program that refuses the plugin
  * afterwards: nothing is started before all checks, everything is started once, and the library is
