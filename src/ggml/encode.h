@@ -1,16 +1,15 @@
 /* A graph of ggml, or the part of one that its scheduler gives to this device, as the bytes of
- * wire.h: the nodes that are to be computed, the leaves that they read, and the results that others
- * read afterwards.
+ * wire.h: the nodes that are to be computed, the leaves that they read, and the results that are
+ * read outside of the part.
  *
- * A graph of ggml's does not say which results are needed outside of it. The use counts that it
- * carries are those of the whole graph: a node with more uses than this part has is one that others
- * read, and so is a node that has no use at all or the flag OUTPUT, one in memory that outlives the
- * graph, and in a part that stands for no scheduler split the last node with its operands (a
- * callback or a test looks at them).
+ * A graph of ggml does not say which results those are. They are found so:
+ *   - a node with more uses than this part has: the use counts are those of the whole graph;
+ *   - a node that has no use at all, or the flag OUTPUT;
+ *   - a node in memory that outlives the graph;
+ *   - the last node with its operands, in a part without uid, which is no scheduler split: a callback
+ *     or a test looks at them.
  *
- * A norm over all heads (attn_q_norm of OLMo 2 and MiniMax M2, ssm_norm of Mamba 2 with one group) is
- * several nodes if the device has several members: squares are added over members, and the operand
- * stays cut.
+ * A norm over all heads becomes several nodes if the device has several members (encode_norms.c).
  *
  * Offsets of views of weights and caches are no part of the bytes: graphs that differ in nothing
  * else are one program. */
@@ -24,7 +23,7 @@ struct gg_slot { /* of the table of tensors met */
     uint32_t record; /* 1 + record; 0: none yet */
     uint32_t uses;   /* by the nodes of this part */
     uint32_t views;  /* of these: by views with strides and an offset */
-    bool node, output;
+    bool output;
     bool over_heads; /* a norm of what is cut by heads, over all of them */
 };
 
