@@ -1,13 +1,15 @@
-/* Rank 0's side: the programs that it has given to the job, and what ggml's calls become.
+/* Rank 0's side of the job: what the plugin's functions call. Each becomes commands (engine.h), which
+ * all ranks execute.
  *
- * A device with rank 0 among its ranks computes inside the call. Another one is told to, and rank 0
- * goes on; its results are fetched before anything of that device is read, or anything else asked
- * of it, so that at most one run of a device is under way.
+ *   driver.c, calls.c    start and end, threads, failures
+ *   transfers.c          memory of buffers that is written, read, filled, cleared, freed
+ *   supports.c           the question whether a device computes a node
+ *   run.c, cache.c       graphs: their runs, and the programs that the ranks have
+ *   bind.c               weights and caches that become objects of the ranks
  *
- * ggml calls from any of its threads; a call that needs the job waits for the one before it and works
- * on its own thread. A thread of the plugin's, the driver thread, starts the world and ends it, and
- * takes the calls if MPI allows one thread only. The first failure stays: ggml's functions that move
- * data return nothing, so the next graph reports it. */
+ * A device with rank 0 among its ranks computes inside the call. Another device computes while rank
+ * 0 goes on; its results are fetched before anything of that device is read, or anything else is
+ * asked of it, so that at most one run of a device is under way. */
 #ifndef SHEAF_GGML_DRIVER_H
 #define SHEAF_GGML_DRIVER_H
 

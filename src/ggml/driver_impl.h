@@ -1,4 +1,4 @@
-/* Shared by driver.c, bind.c and run.c. All of it belongs to the call that is under way. */
+/* Shared by the files of driver.h. All of it belongs to the call that is under way. */
 #ifndef SHEAF_GGML_DRIVER_IMPL_H
 #define SHEAF_GGML_DRIVER_IMPL_H
 
@@ -18,7 +18,8 @@ struct gg_use { /* an object in a program */
     int64_t object;
 };
 
-struct gg_known { /* a program that all ranks have */
+/* A program that all ranks have. */
+struct gg_sent_program {
     uint64_t number, last_use;
     size_t device;
     uint64_t hash;
@@ -44,7 +45,7 @@ struct gg_recent {
     size_t n_inputs, n_results, cap_inputs, cap_results, cap_offsets;
 };
 
-/* What a device does that rank 0 has no part in. */
+/* A run of a device without rank 0: it goes on after the call that began it. */
 struct gg_pending {
     uint64_t program;
     void **addresses; /* [n] of its results */
@@ -60,8 +61,8 @@ struct gg_driver {
     struct gg_encoder encoder;
     struct gg_numbers numbers;
     uint64_t next_program, clock;
-    struct gg_known *known[GG_MAX_PROGRAMS];
-    size_t n_known;
+    struct gg_sent_program *programs[GG_MAX_PROGRAMS];
+    size_t n_programs;
     struct gg_recent recent[GG_MAX_RECENT];
     struct gg_bytes run; /* payload of RUN */
     void **addresses;
@@ -80,6 +81,10 @@ enum sheaf_status gg_unbind_region(struct gg_memory *m, struct gg_region *r);
 /* The bytes of an unbound region, from its file or the shadow. */
 enum sheaf_status gg_region_bytes(const struct gg_memory *m, const struct gg_region *r,
                                   size_t offset, void *out, size_t size);
+/* The program of a graph, which all ranks have then, and the tensors of this graph. *program NULL: there
+ * is nothing to compute. */
+enum sheaf_status gg_find_program(size_t device, const struct gg_cgraph *g,
+                                  struct gg_sent_program **program, struct gg_recent **graph);
 enum sheaf_status gg_run_graph(size_t device, const struct gg_cgraph *graph);
 /* The results of the device's run that is under way, if there is one. */
 enum sheaf_status gg_fetch(size_t device);

@@ -1,0 +1,64 @@
+/* Does a device compute a node? ggml asks before it gives a node to the device. */
+#include <string.h>
+
+#include "ggml/calls.h"
+#include "ggml/driver_impl.h"
+#include "ggml/translate.h"
+
+struct question {
+    size_t device;
+    const struct gg_tensor *op;
+};
+
+/* What a device can do does not depend on where operands lie. */
+static enum sheaf_status supports_task(void *argument) {
+    const struct question *q = argument;
+    struct gg_encoder *e = &gg_driver.encoder;
+    const enum sheaf_status st = gg_encode_question(e, q->op);
+    return st ? st
+              : gg_command(GG_COMMAND_ASK, q->device, e->n_made, 0, 0, e->graph.data, e->graph.n,
+                           NULL);
+}
+
+static bool is_asked_here(size_t device, const struct sheaf_tensor *node) {
+    return sheaf_backend_dev_supports_op(gg_engine_device(gg_driver.engine, device), node);
+}
+
+/* A result that is written over an operand is copied there afterwards. */
+static bool can_copy_into(size_t device, const struct gg_tensor *t,
+                          const struct sheaf_tensor *node) {
+    struct sheaf_tensor from = *node, copy = *node;
+    copy.op = SHEAF_OP_CPY;
+    memset(copy.op_params, 0, sizeof copy.op_params);
+    memset(copy.src, 0, sizeof copy.src);
+    from.op = SHEAF_OP_NONE;
+    copy.src[0] = &from;
+    copy.src[1] = &from;
+    return !t->view_src || is_asked_here(device, &copy);
+}
+
+/* A result in another device's memory: the scheduler copies views of it before this device has
+ * written them. */
+static bool is_written_here(size_t device, const struct gg_tensor *root) {
+    if (root->buffer && !gg_plugin_is_for_us(root, device)) return false;
+    return root->op == 0 || gg_driver_supports(device, root);
+}
+
+bool gg_driver_supports(size_t device, const struct gg_tensor *t) {
+    struct sheaf_tensor node, operand[SHEAF_MAX_SRC];
+    struct gg_operands o;
+    if (t->op == 0) return gg_type_of(gg_driver.host, t->type) >= 0;
+    if (!gg_translate(gg_driver.host, t, &node, &o)) return false;
+    for (int i = 0; i < SHEAF_MAX_SRC && o.order[i] >= 0; i++) {
+        const struct gg_tensor *src = t->src[o.order[i]];
+        if (!src) continue;
+        if (!gg_operand(gg_driver.host, &o, i, src, &operand[i])) return false;
+        node.src[i] = &operand[i];
+    }
+    if (gg_is_view(&node)) return true;
+    if (t->view_src && !is_written_here(device, t->view_src)) return false;
+    struct question q = {device, t};
+    if (gg_engine_asks_all(gg_driver.engine, device)) return !gg_call(supports_task, &q);
+    return is_asked_here(device, &node) &&
+           (gg_writes_operand(&node) || can_copy_into(device, t, &node));
+}

@@ -1,0 +1,187 @@
+/* Memory of ggml's buffers: what becomes of it when the program writes, reads, fills, clears and frees.
+ * Bytes of results and of compute buffers are in the shadow. Those of a weight or a cache are in the
+ * shadow or in a file until a graph uses it, and then on the ranks. */
+#include <string.h>
+
+#include "ggml/calls.h"
+#include "ggml/driver_impl.h"
+#include "ggml/file.h"
+
+static void wait_for_last(const struct gg_memory *m) {
+    gg_driver_wait(m->device, gg_driver_last_run(m->device));
+}
+
+struct transfer {
+    struct gg_memory *m;
+    const struct gg_tensor *t;
+    const void *from;
+    void *to;
+    uint8_t value;
+    size_t offset, size; /* in the region */
+};
+
+struct gg_memory *gg_driver_alloc(size_t device, size_t size) {
+    static _Atomic uint64_t group = 1;
+    return gg_memory_new(size, group++, device);
+}
+
+static enum sheaf_status free_task(void *argument) {
+    struct gg_memory *m = argument;
+    gg_forget_group(m->group);
+    const enum sheaf_status st = gg_command(GG_COMMAND_FREE, m->group, 0, 0, 0, NULL, 0, NULL);
+    for (size_t i = 0; i < m->n_regions && !st; i++)
+        gg_number_return(&gg_driver.numbers, m->regions[i]);
+    return st;
+}
+
+static bool has_objects(const struct gg_memory *m) {
+    for (size_t i = 0; i < m->n_regions; i++)
+        if (m->regions[i]->object != GG_NO_OBJECT) return true;
+    return false;
+}
+
+void gg_driver_free(struct gg_memory *m) {
+    wait_for_last(m);
+    if (has_objects(m) && gg_calls_are_open() && !sheaf_world_failed())
+        gg_failure_note(gg_call(free_task, m));
+    gg_memory_free(m);
+}
+
+static size_t in_region(const struct gg_tensor *t, size_t offset) {
+    return (size_t)((char *)t->data - (char *)gg_root(t)->data) + offset;
+}
+
+/* The part of a file that was recorded is not all of the region's bytes any more. */
+static enum sheaf_status take_out_of_file(struct gg_memory *m, struct gg_region *r) {
+    if (!r->file) return SHEAF_STATUS_SUCCESS;
+    const enum sheaf_status st = gg_region_bytes(m, r, 0, m->base + r->offset, r->bytes);
+    r->file = NULL;
+    return st;
+}
+
+/* A mapped file needs no copy: each rank reads its slices from its own. Small tensors are no
+ * weights worth a look at the process's mappings. */
+static bool record_file(struct gg_region *r, const void *data, size_t size) {
+    enum { LEAST_BYTES = 4096 };
+    if (size != r->bytes || size < LEAST_BYTES) return false;
+    r->file = gg_file_of_address(data, size, &r->file_offset);
+    return r->file;
+}
+
+/* The region that is written; NULL: out of memory, or its type is unknown here. */
+static enum sheaf_status region_to_write(const struct transfer *x, struct gg_region **out) {
+    struct gg_region *other = NULL;
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    *out = gg_region_of(x->m, gg_driver.host, gg_root(x->t), &other);
+    if (!*out && other) {
+        st = gg_unbind_region(x->m, other);
+        if (!st) *out = gg_region_of(x->m, gg_driver.host, gg_root(x->t), &other);
+    }
+    return st;
+}
+
+/* In parts, for the other ranks keep memory for the largest one. */
+static enum sheaf_status set_object(const struct gg_region *r, const struct transfer *x) {
+    enum { PART = 4 << 20 };
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (size_t at = 0, n; at < x->size && !st; at += n) {
+        n = x->size - at < PART ? x->size - at : PART;
+        st = gg_command(GG_COMMAND_SET, (uint64_t)r->object, x->offset + at, 0, 0,
+                        (const char *)x->from + at, n, NULL);
+    }
+    return st;
+}
+
+static enum sheaf_status set_task(void *argument) {
+    const struct transfer *x = argument;
+    struct gg_region *r = NULL;
+    enum sheaf_status st = region_to_write(x, &r);
+    if (st) return st;
+    if (r && r->bound) return set_object(r, x);
+    if (r) r->written = true;
+    if (r && x->offset == 0 && record_file(r, x->from, x->size)) return st;
+    if (r) st = take_out_of_file(x->m, r);
+    memcpy((char *)gg_root(x->t)->data + x->offset, x->from, x->size);
+    return st;
+}
+
+void gg_driver_set(struct gg_memory *m, const struct gg_tensor *t, const void *data, size_t offset,
+                   size_t size) {
+    if (!gg_is_static(gg_driver.host, t)) {
+        memcpy((char *)t->data + offset, data, size);
+        return;
+    }
+    struct transfer x = {
+        .m = m, .t = t, .from = data, .offset = in_region(t, offset), .size = size};
+    gg_failure_note(gg_call(set_task, &x));
+}
+
+static enum sheaf_status fill_task(void *argument) {
+    const struct transfer *x = argument;
+    struct gg_region *r = NULL;
+    enum sheaf_status st = region_to_write(x, &r);
+    if (st) return st;
+    if (r && r->bound)
+        return gg_command(GG_COMMAND_FILL, (uint64_t)r->object, x->offset, x->size, x->value, NULL,
+                          0, NULL);
+    if (r) r->written = true;
+    if (r) st = take_out_of_file(x->m, r);
+    memset((char *)gg_root(x->t)->data + x->offset, x->value, x->size);
+    return st;
+}
+
+void gg_driver_fill(struct gg_memory *m, const struct gg_tensor *t, uint8_t value, size_t offset,
+                    size_t size) {
+    if (!gg_is_static(gg_driver.host, t)) {
+        memset((char *)t->data + offset, value, size);
+        return;
+    }
+    struct transfer x = {
+        .m = m, .t = t, .value = value, .offset = in_region(t, offset), .size = size};
+    gg_failure_note(gg_call(fill_task, &x));
+}
+
+static enum sheaf_status get_task(void *argument) {
+    const struct transfer *x = argument;
+    const struct gg_region *r = gg_region_find(x->m, gg_root(x->t));
+    if (r && r->bound)
+        return gg_command(GG_COMMAND_GET, (uint64_t)r->object, x->offset, x->size, 0, NULL, 0,
+                          x->to);
+    if (r && r->file) return gg_region_bytes(x->m, r, x->offset, x->to, x->size);
+    memcpy(x->to, (const char *)gg_root(x->t)->data + x->offset, x->size);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+void gg_driver_get(struct gg_memory *m, const struct gg_tensor *t, void *data, size_t offset,
+                   size_t size) {
+    wait_for_last(m);
+    if (!gg_is_static(gg_driver.host, t)) {
+        memcpy(data, (const char *)t->data + offset, size);
+        return;
+    }
+    struct transfer x = {.m = m, .t = t, .to = data, .offset = in_region(t, offset), .size = size};
+    gg_failure_note(gg_call(get_task, &x)); /* a graph on another thread may be adding regions */
+}
+
+static enum sheaf_status clear_task(void *argument) {
+    const struct transfer *x = argument;
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (size_t i = 0; i < x->m->n_regions && !st; i++) {
+        struct gg_region *r = x->m->regions[i];
+        r->file = NULL;
+        r->written = x->value != 0;
+        if (r->bound)
+            st = gg_command(GG_COMMAND_FILL, (uint64_t)r->object, 0, r->bytes, x->value, NULL, 0,
+                            NULL);
+    }
+    return st;
+}
+
+void gg_driver_clear(struct gg_memory *m, uint8_t value) {
+    struct transfer x = {.m = m, .value = value};
+    gg_shadow_drop(m, 0, m->size);
+    const size_t whole = value ? 0 : m->size / 4096 * 4096; /* pages given back are zero */
+    memset(m->base + whole, value, m->size - whole);
+    if (m->n_regions) gg_failure_note(gg_call(clear_task, &x));
+    m->cleared = value;
+}
