@@ -65,30 +65,15 @@ static bool dev_supports_buft(sheaf_backend_dev_t dev, sheaf_backend_buffer_type
     return buft == dev_buft(dev);
 }
 
-static const struct sheaf_backend_device_i device_i = {
-    .get_name = dev_name,
-    .get_description = dev_description,
-    .get_memory = dev_memory,
-    .get_type = dev_type,
-    .get_props = dev_props,
-    .init_backend = dev_init,
-    .get_buffer_type = dev_buft,
-    .get_host_buffer_type = dev_host_buft,
-    .supports_op = dev_supports_op,
-    .supports_buft = dev_supports_buft,
-};
+#define FUNCTIONS                                                                                  \
+    .get_name = dev_name, .get_description = dev_description, .get_memory = dev_memory,            \
+    .get_type = dev_type, .get_props = dev_props, .init_backend = dev_init,                        \
+    .get_buffer_type = dev_buft, .get_host_buffer_type = dev_host_buft,                            \
+    .supports_op = dev_supports_op, .supports_buft = dev_supports_buft
+static const struct sheaf_backend_device_i device_i = {FUNCTIONS};
 /* Of devices whose queues can be waited for at a point. */
 static const struct sheaf_backend_device_i device_with_events_i = {
-    .get_name = dev_name,
-    .get_description = dev_description,
-    .get_memory = dev_memory,
-    .get_type = dev_type,
-    .get_props = dev_props,
-    .init_backend = dev_init,
-    .get_buffer_type = dev_buft,
-    .get_host_buffer_type = dev_host_buft,
-    .supports_op = dev_supports_op,
-    .supports_buft = dev_supports_buft,
+    FUNCTIONS,
     .event_new = gg_member_event_new,
     .event_free = gg_member_event_free,
     .event_synchronize = gg_member_event_synchronize,

@@ -51,6 +51,7 @@ static struct sheaf_tensor *add_in_place(struct gg_lowered *l, const struct shea
     return t;
 }
 
+/* SCALE and CLAMP with parameters x and y, or UNARY: the step, which has none. */
 static struct sheaf_tensor *map1(struct gg_lowered *l, enum sheaf_op op, struct sheaf_tensor *a,
                                  float x, float y) {
     struct sheaf_tensor *t = add(l, op, SHEAF_TYPE_F32, a->ne);
@@ -101,18 +102,15 @@ static bool is_slice(const struct sheaf_tensor *node) {
     return node->op_params[SHEAF_OP_PARAM_EXTENT] != 0;
 }
 
-/* The rows or experts of `held` that the ids mean, zeros for those of other members. */
-static bool lower_index(struct gg_lowered *l, const struct sheaf_tensor *node, int ids_at,
-                        int64_t held) {
-    struct sheaf_tensor *ids = node->src[ids_at];
-    if (node->type != SHEAF_TYPE_F32 || ids->type != SHEAF_TYPE_I32 ||
-        node->op_params[SHEAF_OP_PARAM_EXTENT] >= 1 << 24)
-        return false;
+/* The node with ids of what this member holds, and zeros where another member has what an id means. */
+static bool lower_ids(struct gg_lowered *l, const struct sheaf_tensor *node, int ids_at,
+                      int64_t held) {
+    if (node->op_params[SHEAF_OP_PARAM_EXTENT] >= 1 << 24) return false;
     if (!held) {
         add_in_place(l, node, SHEAF_OP_FILL);
         return true;
     }
-    struct sheaf_tensor *s = shifted(l, ids, node->op_params[SHEAF_OP_PARAM_BASE]);
+    struct sheaf_tensor *s = shifted(l, node->src[ids_at], node->op_params[SHEAF_OP_PARAM_BASE]);
     struct sheaf_tensor *in = inside(l, s, held), *local = clamped(l, s, held);
     struct sheaf_tensor *result = add_in_place(l, node, node->op);
     memcpy(result->src, node->src, sizeof result->src);
@@ -125,24 +123,11 @@ static bool lower_index(struct gg_lowered *l, const struct sheaf_tensor *node, i
     return true;
 }
 
-/* a plus the row of b that the id means; zeros where another member has the row. */
-static bool lower_add_id(struct gg_lowered *l, const struct sheaf_tensor *node) {
-    struct sheaf_tensor *b = node->src[1], *ids = node->src[2];
-    if (node->op_params[SHEAF_OP_PARAM_EXTENT] >= 1 << 24) return false;
-    if (!b->ne[1]) {
-        add_in_place(l, node, SHEAF_OP_FILL);
-        return true;
-    }
-    struct sheaf_tensor *s = shifted(l, ids, node->op_params[SHEAF_OP_PARAM_BASE]);
-    struct sheaf_tensor *in = inside(l, s, b->ne[1]), *local = clamped(l, s, b->ne[1]);
-    struct sheaf_tensor *sum = add_in_place(l, node, SHEAF_OP_ADD_ID);
-    memcpy(sum->src, node->src, sizeof sum->src);
-    sum->src[2] = local;
-    struct sheaf_tensor *column = reshaped(l, in, 1, in->ne[0], in->ne[1], in->ne[2]);
-    struct sheaf_tensor *masked = add_in_place(l, node, SHEAF_OP_MUL);
-    masked->src[0] = sum;
-    masked->src[1] = column;
-    return true;
+/* Rows, or experts, by their ids. */
+static bool lower_index(struct gg_lowered *l, const struct sheaf_tensor *node, int ids_at,
+                        int64_t held) {
+    return node->type == SHEAF_TYPE_F32 && node->src[ids_at]->type == SHEAF_TYPE_I32 &&
+           lower_ids(l, node, ids_at, held);
 }
 
 /* ---- copies of blocks ---- */
@@ -184,7 +169,7 @@ static bool is_block_copy(const struct sheaf_tensor *node) {
            a->nb[0] == sheaf_type_size(a->type) && sheaf_type_size(a->type) % 2 == 0;
 }
 
-/* ---- others ---- */
+/* ---- means, orders and rolls ---- */
 
 /* A mean over a slice is divided by the whole number. */
 static bool lower_mean(struct gg_lowered *l, const struct sheaf_tensor *node) {
@@ -212,8 +197,7 @@ static bool lower_top_k(struct gg_lowered *l, const struct sheaf_tensor *node) {
 static bool is_far_roll(const struct sheaf_tensor *node) {
     bool far = false;
     for (int i = 0; i < SHEAF_MAX_DIMS && node->op == SHEAF_OP_ROLL; i++)
-        far =
-            far || node->op_params[i] >= node->ne[i] || -(int64_t)node->op_params[i] >= node->ne[i];
+        far = far || llabs(node->op_params[i]) >= node->ne[i];
     return far;
 }
 
@@ -224,6 +208,8 @@ static bool lower_roll(struct gg_lowered *l, const struct sheaf_tensor *node) {
         near->op_params[i] = node->ne[i] ? (int32_t)(node->op_params[i] % node->ne[i]) : 0;
     return true;
 }
+
+/* ---- attention ---- */
 
 /* The slope of head h of n (Press, Smith and Lewis 2022): 2^(-max_bias * (h + 1) / p) for h < p,
  * the largest power of 2 that is at most n; the odd powers of twice that between them. */
@@ -350,6 +336,8 @@ static bool lower_groups(const struct gg_member *m, struct gg_lowered *l,
     return true;
 }
 
+/* ---- slices without elements ---- */
+
 /* A member that holds nothing of an operand adds nothing; GPUs want memory behind every operand. */
 static bool lower_empty(struct gg_lowered *l, const struct sheaf_tensor *node) {
     if (node->op != SHEAF_OP_CONCAT) {
@@ -367,6 +355,8 @@ static bool reads_nothing(const struct gg_member *m, const struct sheaf_tensor *
     return m->kind != GG_KIND_CPU && a && (sheaf_is_empty(a) || (both && b && sheaf_is_empty(b)));
 }
 
+/* ---- which op is lowered how ---- */
+
 static bool lower(const struct gg_member *m, const struct sheaf_tensor *node,
                   struct gg_lowered *out) {
     if (reads_nothing(m, node)) return lower_empty(out, node);
@@ -376,7 +366,7 @@ static bool lower(const struct gg_member *m, const struct sheaf_tensor *node,
     case SHEAF_OP_MUL_MAT_ID: /* GPUs take the ids of a token for distinct; clamped ones are not */
         return m->kind == GG_KIND_CPU && lower_index(out, node, 2, node->src[0]->ne[2]);
     case SHEAF_OP_ADD_ID:
-        return lower_add_id(out, node);
+        return lower_ids(out, node, 2, node->src[1]->ne[1]);
     case SHEAF_OP_CPY:
     case SHEAF_OP_CONT:
     case SHEAF_OP_DUP:
