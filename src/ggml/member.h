@@ -7,6 +7,8 @@
 #ifndef SHEAF_GGML_MEMBER_H
 #define SHEAF_GGML_MEMBER_H
 
+#include <string.h>
+
 #include "ggml/library.h"
 #include "ggml/translate.h"
 #include "sheaf/backend-impl.h"
@@ -47,6 +49,18 @@ static inline void gg_lay_out(const struct sheaf_tensor *t, struct gg_tensor *ou
         out->ne[i] = t->ne[i];
         out->nb[i] = t->ne[i] == (i ? 1 : sheaf_blck_size(t->type)) ? dense : t->nb[i];
     }
+}
+
+/* Type, extents, strides and name. A type that this ggml lacks is -1. */
+static inline void gg_describe_shape(const struct gg_library *lib, const struct sheaf_tensor *t,
+                                     struct gg_tensor *out) {
+    out->type = lib->type[t->type];
+    gg_lay_out(t, out);
+    memcpy(out->name, t->name, sizeof out->name);
+}
+static inline bool gg_has_layout(const struct gg_tensor *t, const struct gg_tensor *like) {
+    return t->type == like->type && !memcmp(t->ne, like->ne, sizeof t->ne) &&
+           !memcmp(t->nb, like->nb, sizeof t->nb);
 }
 
 /* ---- member_memory.c ---- */
@@ -108,31 +122,41 @@ enum sheaf_status gg_member_event_synchronize(sheaf_backend_dev_t dev, sheaf_bac
 
 /* ---- member_graph.c ---- */
 
-struct gg_graph; /* of ggml, made of one of ours */
+struct gg_member_graph; /* a graph of ggml that stands for one of the library */
 
 /* The tensors of `graph` are allocated. UNSUPPORTED: a node that the device cannot compute. */
-enum sheaf_status gg_graph_new(struct gg_member *m, const struct sheaf_cgraph *graph,
-                               struct gg_graph **out);
-void gg_graph_free(struct gg_graph *g);
+enum sheaf_status gg_member_graph_new(struct gg_member *m, const struct sheaf_cgraph *graph,
+                                      struct gg_member_graph **out);
+void gg_member_graph_free(struct gg_member_graph *g);
 /* Is it still what `graph` would be translated to? Reads the nodes and operands of `graph`
  * alone. */
 enum gg_fit {
     GG_FITS_NOT,
     GG_FITS,
-    GG_FITS_MOVED, /* it is when gg_graph_move has moved its views, which no work may be using */
+    GG_FITS_MOVED, /* it will be, after gg_member_graph_move, which no work may meet */
 };
-enum gg_fit gg_graph_fit(const struct gg_graph *g, const struct sheaf_cgraph *graph);
-/* false: there the device may not take a node, so that the graph is to be made anew. */
-bool gg_graph_move(struct gg_graph *g);
+enum gg_fit gg_member_graph_fit(const struct gg_member_graph *g, const struct sheaf_cgraph *graph);
+/* Moves views to where the graph has them now. False: the device does not take a node there, and the
+ * graph is to be made anew. */
+bool gg_member_graph_move(struct gg_member_graph *g);
 /* NULL: there is nothing to compute. */
-struct gg_cgraph *gg_graph_get(const struct gg_graph *g);
+struct gg_cgraph *gg_member_graph_get(const struct gg_member_graph *g);
 /* For a bound on what is kept. */
-size_t gg_graph_n_tensors(const struct gg_graph *g);
+size_t gg_member_graph_n_tensors(const struct gg_member_graph *g);
 
-/* Does the device compute the node, which needs no memory? The second, which may be a slice, is one
- * that its op is defined for. */
+/* ---- member_supports.c ---- */
+
+/* Does the device compute the node, which needs no memory? */
 bool gg_member_supports(const struct gg_member *m, const struct sheaf_tensor *node);
+/* The same of a node that its op is known to be defined for: it may be a slice. */
 bool gg_member_takes(const struct gg_member *m, const struct sheaf_tensor *node);
+
+/* ---- member_accepts.c ---- */
+
+/* What ggml asserts of a node beyond sheaf_backend_op_is_valid and what its devices say. */
+bool gg_member_accepts(const struct gg_member *m, const struct sheaf_tensor *node);
+/* May the view be an operand that the device binds as it begins? CPUs take every address. */
+bool gg_member_binds(const struct gg_member *m, const struct sheaf_tensor *view);
 
 /* ---- member_lower.c ---- */
 
@@ -149,9 +173,5 @@ struct gg_lowered {
 /* False: the node stays as it is (out->n 0), or cannot be lowered (out->n -1). */
 bool gg_lower(const struct gg_member *m, const struct sheaf_tensor *node, struct gg_lowered *out);
 void gg_lowered_free(struct gg_lowered *l);
-/* May the view be an operand that the device binds as it begins? CPUs take every address. */
-bool gg_member_binds(const struct gg_member *m, const struct sheaf_tensor *view);
-/* What ggml asserts of a node beyond sheaf_backend_op_is_valid and what its devices say. */
-bool gg_member_accepts(const struct gg_member *m, const struct sheaf_tensor *node);
 
 #endif

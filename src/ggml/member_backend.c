@@ -15,7 +15,7 @@ enum { BUCKETS = 512, MAX_KEPT_TENSORS = 1 << 18 };
 struct kept {
     struct kept *next;
     uint64_t key, last_use;
-    struct gg_graph *graph;
+    struct gg_member_graph *graph;
 };
 
 struct backend {
@@ -36,8 +36,8 @@ static const char *backend_name(sheaf_backend_t base) { return backend_of(base)-
 static void drop(struct backend *b, struct kept **at) {
     struct kept *k = *at;
     *at = k->next;
-    b->n_tensors -= k->graph ? gg_graph_n_tensors(k->graph) : 0;
-    gg_graph_free(k->graph);
+    b->n_tensors -= k->graph ? gg_member_graph_n_tensors(k->graph) : 0;
+    gg_member_graph_free(k->graph);
     free(k);
 }
 
@@ -65,14 +65,14 @@ static enum sheaf_status translate(struct backend *b, const struct sheaf_cgraph 
     struct kept *k = calloc(1, sizeof *k);
     if (!k)
         return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: no memory for a graph", b->m->name);
-    const enum sheaf_status st = gg_graph_new(b->m, graph, &k->graph);
+    const enum sheaf_status st = gg_member_graph_new(b->m, graph, &k->graph);
     if (st) {
         free(k);
         return st;
     }
-    b->n_tensors += gg_graph_n_tensors(k->graph);
+    b->n_tensors += gg_member_graph_n_tensors(k->graph);
     if (b->n_tensors > MAX_KEPT_TENSORS) b->m->lib->synchronize(b->gg);
-    while (b->n_tensors > MAX_KEPT_TENSORS && b->n_tensors > gg_graph_n_tensors(k->graph))
+    while (b->n_tensors > MAX_KEPT_TENSORS && b->n_tensors > gg_member_graph_n_tensors(k->graph))
         drop_oldest(b);
     k->key = key;
     k->next = b->buckets[key % BUCKETS];
@@ -87,16 +87,16 @@ static enum sheaf_status graph_of(struct backend *b, const struct sheaf_cgraph *
     const uint64_t key = sheaf__mix((uint64_t)(uintptr_t)first, sheaf_graph_uid(graph));
     struct kept **at = find(b, key), *k = *at;
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    const enum gg_fit fit = k ? gg_graph_fit(k->graph, graph) : GG_FITS;
+    const enum gg_fit fit = k ? gg_member_graph_fit(k->graph, graph) : GG_FITS;
     if (fit != GG_FITS) b->m->lib->synchronize(b->gg); /* it may be at work still */
-    if (fit == GG_FITS_NOT || (fit == GG_FITS_MOVED && !gg_graph_move(k->graph))) {
+    if (fit == GG_FITS_NOT || (fit == GG_FITS_MOVED && !gg_member_graph_move(k->graph))) {
         drop(b, at);
         k = NULL;
     }
     if (!k) st = translate(b, graph, key, &k);
     if (st) return st;
     k->last_use = ++b->n_uses;
-    *out = gg_graph_get(k->graph);
+    *out = gg_member_graph_get(k->graph);
     return st;
 }
 

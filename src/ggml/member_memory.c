@@ -20,9 +20,8 @@ static void as_bytes(const struct gg_library *lib, const struct sheaf_tensor *t,
 }
 
 static struct gg_tensor describe_shape(const struct gg_library *lib, const struct sheaf_tensor *t) {
-    struct gg_tensor out = {.type = lib->type[t->type]};
-    gg_lay_out(t, &out);
-    memcpy(out.name, t->name, sizeof out.name);
+    struct gg_tensor out = {0};
+    gg_describe_shape(lib, t, &out);
     if (out.type < 0) as_bytes(lib, t, &out);
     return out;
 }
@@ -63,9 +62,7 @@ static struct gg_tensor *kept_like(const struct gg_member_buffer *b, const struc
                                    const void *data) {
     for (size_t i = 0; i < b->n_kept; i++) {
         struct gg_tensor *k = &b->kept[i]->gg;
-        if (k->data == data && k->type == like->type && !memcmp(k->ne, like->ne, sizeof k->ne) &&
-            !memcmp(k->nb, like->nb, sizeof k->nb))
-            return k;
+        if (k->data == data && gg_has_layout(k, like)) return k;
     }
     return NULL;
 }
