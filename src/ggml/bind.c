@@ -30,9 +30,9 @@ static enum sheaf_status make_objects(const struct gg_memory *m, struct gg_regio
         gg_put(&b, &s, sizeof s);
     }
     for (size_t i = 0; i < n; i++) gg_put_state(&b, states[i]);
-    const enum sheaf_status st =
-        b.failed ? no_memory()
-                 : gg_command(GG_COMMAND_BIND, m->group, m->device, 0, 0, b.data, b.n, NULL);
+    struct gg_command c = {
+        .kind = GG_COMMAND_BIND, .device = (uint32_t)m->device, .group = m->group, .size = b.n};
+    const enum sheaf_status st = b.failed ? no_memory() : gg_send(&c, b.data, NULL);
     free(b.data);
     return st;
 }
@@ -64,9 +64,8 @@ static enum sheaf_status load(const struct some *s, const struct gg_file *file) 
                                               s->regions[i]->file_offset};
         gg_put(&b, &place, sizeof place);
     }
-    const enum sheaf_status st =
-        b.failed ? no_memory()
-                 : gg_command(GG_COMMAND_LOAD, s->m->device, 0, 0, 0, b.data, b.n, &source);
+    struct gg_command c = {.kind = GG_COMMAND_LOAD, .device = (uint32_t)s->m->device, .size = b.n};
+    const enum sheaf_status st = b.failed ? no_memory() : gg_send(&c, b.data, &source);
     free(b.data);
     return st;
 }
@@ -96,7 +95,8 @@ static enum sheaf_status load_regions(const struct gg_memory *m, struct gg_regio
 /* Programs go first: a graph that is computed again is encoded again then. */
 static enum sheaf_status release(const struct gg_region *r) {
     gg_forget_object(r->object);
-    return gg_command(GG_COMMAND_RELEASE, (uint64_t)r->object, 0, 0, 0, NULL, 0, NULL);
+    struct gg_command c = {.kind = GG_COMMAND_RELEASE, .object = (uint64_t)r->object};
+    return gg_send(&c, NULL, NULL);
 }
 
 /* The ranks give the memory of a failed load back. */
@@ -150,13 +150,17 @@ enum sheaf_status gg_bind_regions(const struct gg_cgraph *graph) {
     return st;
 }
 
+/* Brings the bytes of a region into the shadow. */
+static enum sheaf_status bring_back(const struct gg_memory *m, const struct gg_region *r) {
+    char *shadow = m->base + r->offset;
+    struct gg_command c = {
+        .kind = GG_COMMAND_GET, .object = (uint64_t)r->object, .bytes = r->bytes};
+    if (r->bound) return gg_send(&c, NULL, shadow);
+    return r->file ? gg_region_bytes(m, r, 0, shadow, r->bytes) : SHEAF_STATUS_SUCCESS;
+}
+
 enum sheaf_status gg_unbind_region(struct gg_memory *m, struct gg_region *r) {
-    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    if (r->bound)
-        st = gg_command(GG_COMMAND_GET, (uint64_t)r->object, 0, r->bytes, 0, NULL, 0,
-                        m->base + r->offset);
-    else if (r->file)
-        st = gg_region_bytes(m, r, 0, m->base + r->offset, r->bytes);
+    enum sheaf_status st = bring_back(m, r);
     if (st) return st;
     if (r->bound) st = release(r);
     if (!st) gg_number_return(&gg_driver.numbers, r);

@@ -1,5 +1,5 @@
-/* What rank 0 remembers of the job's programs: those that all ranks have, found again by their bytes, and
- * the graphs that ggml computed last, found again by uid. */
+/* What rank 0 remembers of the job's programs: those that all ranks have, found again by their
+ * bytes, and the graphs that ggml computed last, found again by uid. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -94,7 +94,7 @@ static enum sheaf_status drop_oldest(void) {
         if (gg_driver.programs[i]->last_use < gg_driver.programs[oldest]->last_use) oldest = i;
     const uint64_t number = gg_driver.programs[oldest]->number;
     remove_program(oldest);
-    return gg_command(GG_COMMAND_DROP, number, 0, 0, 0, NULL, 0, NULL);
+    return gg_send(&(struct gg_command){.kind = GG_COMMAND_DROP, .program = number}, NULL, NULL);
 }
 
 static size_t input_bytes(const struct gg_sent_program *p) {
@@ -164,8 +164,13 @@ static enum sheaf_status make_program(size_t device, const struct gg_cgraph *g, 
         p->hash = hash;
         p->device = device;
         p->number = gg_driver.next_program++;
-        st = gg_command(GG_COMMAND_GRAPH, p->number, p->n_records, p->n_results, device,
-                        p->message.data, p->message.n, NULL);
+        struct gg_command c = {.kind = GG_COMMAND_GRAPH,
+                               .device = (uint32_t)device,
+                               .program = p->number,
+                               .n_records = p->n_records,
+                               .n_outputs = p->n_results,
+                               .size = p->message.n};
+        st = gg_send(&c, p->message.data, NULL);
     }
     if (st) {
         free_program(p);
@@ -226,8 +231,8 @@ static enum sheaf_status remember(const struct gg_cgraph *g, const struct gg_sen
     return SHEAF_STATUS_SUCCESS;
 }
 
-/* A tensor that lies where another one did needs that one's object back first. Two shapes at one place of
- * one graph would do so for ever, so there is a limit. */
+/* A tensor that lies where another one did needs that one's object back first. Two shapes at one
+ * place of one graph would do so for ever, so there is a limit. */
 static enum sheaf_status encode(const struct gg_cgraph *g) {
     enum { MAX_STALE = 4096 };
     struct gg_encoder *e = &gg_driver.encoder;

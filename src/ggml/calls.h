@@ -1,8 +1,8 @@
 /* How ggml's calls reach the job, one at a time, and the thread that the job began on.
  *
- * ggml calls from any of its threads. A call that needs the job waits for the one before it and works
- * on its own thread. The driver thread, which is the plugin's, starts the world and ends it, and
- * takes the calls if MPI allows one thread only. */
+ * ggml calls from any of its threads. A call that needs the job waits for the one before it and
+ * works on its own thread. The driver thread, which is the plugin's, starts the world and ends it,
+ * and takes the calls if MPI allows one thread only. */
 #ifndef SHEAF_GGML_CALLS_H
 #define SHEAF_GGML_CALLS_H
 
@@ -17,12 +17,13 @@ enum sheaf_status gg_calls_start(void);
 /* Runs `first` on it; calls are taken from then on, unless it fails. */
 enum sheaf_status gg_calls_open(gg_task_fn first);
 bool gg_calls_are_open(void);
-/* Waits for the call under way, runs `last` on the driver thread, and ends that thread. Does nothing
- * if calls are not open, and inside of a call: exit() in a handler of a signal may come from there. */
+/* Waits for the call under way, runs `last` on the driver thread, and ends that thread. Does
+ * nothing if calls are not open, and inside of a call: exit() in a handler of a signal may come
+ * from there. */
 void gg_calls_close(gg_task_fn last);
 
-/* Runs the task when the call before has ended; its status and text. INVALID: calls are not open, or
- * this process is a child of the one that opened them. */
+/* Runs the task when the call before has ended; its status and text. INVALID: calls are not open,
+ * or this process is a child of the one that opened them. */
 enum sheaf_status gg_call(gg_task_fn task, void *argument);
 
 /* Notes a failure, if `st` is one and none is noted, and logs it: ggml's functions that move data

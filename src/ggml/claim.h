@@ -1,10 +1,10 @@
-/* Which process is the program of its rank. MPI lets one in, once; children of that process (those of
- * llama-server's router) and programs that follow it under one shell must stay out.
+/* Which process is the program of its rank. MPI lets one in, once; children of that process (those
+ * of llama-server's router) and programs that follow it under one shell must stay out.
  *
  * All of them inherit an environment, so the claim is a file in memory whose name stands there:
- * sheaf-worker makes it, or, where the launcher starts the program itself, that program. The file holds
- * the number of the process that has taken the claim, also when it is gone, and ends with its last
- * reader. */
+ * sheaf-worker makes it, or, where the launcher starts the program itself, that program. The file
+ * holds the number of the process that has taken the claim, also when it is gone, and ends with its
+ * last reader. */
 #ifndef SHEAF_GGML_CLAIM_H
 #define SHEAF_GGML_CLAIM_H
 
@@ -15,8 +15,8 @@ int gg_claim_make(void);
 /* The process that has taken it; 0: none. */
 long gg_claim_owner(int claim);
 /* Takes the claim of this rank for this process; not twice, neither by a later program in the same
- * process. INVALID with a text: another one has it. A process outside of a launcher's job is its own
- * job and may always. */
+ * process. INVALID with a text: another one has it. A process outside of a launcher's job is its
+ * own job and may always. */
 enum sheaf_status gg_claim_take(void);
 
 #endif

@@ -16,33 +16,30 @@ struct gg_driver gg_driver;
 
 /* ---- commands ---- */
 
-/* May the command be sent while another device computes? Other commands use the memory of its results,
- * or all ranks meet in them, as in a run whose views move (c of them): all get its payload, and may
- * plan again. */
-static bool goes_beside_runs(enum gg_command_kind kind, uint64_t c) {
-    return (kind == GG_COMMAND_RUN && !c) || kind == GG_COMMAND_FETCH || kind == GG_COMMAND_ASK ||
-           kind == GG_COMMAND_END;
+/* May the command be sent while a device computes without rank 0? Other commands use the memory of
+ * its results, or all ranks meet in them, as in a run whose views move: all get its payload, and
+ * may plan again. */
+static bool goes_beside_runs(const struct gg_command *c) {
+    return (c->kind == GG_COMMAND_RUN && !c->n_moves) || c->kind == GG_COMMAND_FETCH ||
+           c->kind == GG_COMMAND_ASK || c->kind == GG_COMMAND_END;
 }
 
-enum sheaf_status gg_command(enum gg_command_kind kind, uint64_t a, uint64_t b, uint64_t c,
-                             uint64_t d, const void *payload, size_t size, void *result) {
-    const size_t n = goes_beside_runs(kind, c) ? 0 : gg_engine_n_devices(gg_driver.engine);
+enum sheaf_status gg_send(struct gg_command *command, const void *payload, void *result) {
+    const size_t n = goes_beside_runs(command) ? 0 : gg_engine_n_devices(gg_driver.engine);
     for (size_t i = 0; i < n; i++) {
         const enum sheaf_status st = gg_fetch(i);
         if (st && sheaf_world_failed()) return st;
         gg_failure_note(st); /* of that run, not of this command */
     }
-    struct gg_command command = {
-        .kind = (uint32_t)kind, .a = a, .b = b, .c = c, .d = d, .size = size};
-    return gg_engine_do(gg_driver.engine, &command, payload, result);
+    return gg_engine_do(gg_driver.engine, command, payload, result);
 }
 
 /* ---- start and end ---- */
 
 static char descriptions[GG_MAX_GROUPS][64];
 
-/* The job has failed. The program may be idle, so that no call would report it: it is asked to end, as
- * by its user, when the ranks have had the time to agree on the one that prints the failure. The
+/* The job has failed. The program may be idle, so that no call would report it: it is asked to end,
+ * as by its user, when the ranks have had the time to agree on the one that prints the failure. The
  * library ends a program that stays, after SHEAF_TIMEOUT_FINALIZE_MS. */
 static void *ask_to_end(void *unused) {
     (void)unused;
@@ -95,7 +92,7 @@ static enum sheaf_status stop_task(void *unused) {
     (void)unused;
     sheaf_world_move_here();
     gg_engine_log(gg_driver.engine);
-    if (!sheaf_world_failed()) gg_command(GG_COMMAND_END, 0, 0, 0, 0, NULL, 0, NULL);
+    if (!sheaf_world_failed()) gg_send(&(struct gg_command){.kind = GG_COMMAND_END}, NULL, NULL);
     gg_forget_all();
     gg_encoder_free(&gg_driver.encoder);
     free(gg_driver.numbers.unused);

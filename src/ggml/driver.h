@@ -1,5 +1,5 @@
-/* Rank 0's side of the job: what the plugin's functions call. Each becomes commands (engine.h), which
- * all ranks execute.
+/* Rank 0's side of the job: what the plugin's functions call. Each becomes commands (engine.h),
+ * which all ranks execute.
  *
  *   driver.c, calls.c    start and end, threads, failures
  *   transfers.c          memory of buffers that is written, read, filled, cleared, freed

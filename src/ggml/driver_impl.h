@@ -71,8 +71,9 @@ struct gg_driver {
 };
 extern struct gg_driver gg_driver;
 
-enum sheaf_status gg_command(enum gg_command_kind kind, uint64_t a, uint64_t b, uint64_t c,
-                             uint64_t d, const void *payload, size_t size, void *result);
+/* Sends a command to all ranks and executes it here (gg_engine_do), after the results that it may
+ * need have been fetched. */
+enum sheaf_status gg_send(struct gg_command *command, const void *payload, void *result);
 /* Gives the regions of this graph, the last that was encoded, memory and data on all ranks. */
 enum sheaf_status gg_bind_regions(const struct gg_cgraph *graph);
 /* Brings the region's bytes back into the shadow, from the ranks or a file; its object and the
@@ -81,8 +82,8 @@ enum sheaf_status gg_unbind_region(struct gg_memory *m, struct gg_region *r);
 /* The bytes of an unbound region, from its file or the shadow. */
 enum sheaf_status gg_region_bytes(const struct gg_memory *m, const struct gg_region *r,
                                   size_t offset, void *out, size_t size);
-/* The program of a graph, which all ranks have then, and the tensors of this graph. *program NULL: there
- * is nothing to compute. */
+/* The program of a graph, which all ranks have then, and the tensors of this graph. *program NULL:
+ * there is nothing to compute. */
 enum sheaf_status gg_find_program(size_t device, const struct gg_cgraph *g,
                                   struct gg_sent_program **program, struct gg_recent **graph);
 enum sheaf_status gg_run_graph(size_t device, const struct gg_cgraph *graph);

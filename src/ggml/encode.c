@@ -9,8 +9,8 @@
 
 /* ---- nodes ---- */
 
-/* A node without elements is not computed: llama.cpp copies the states of further sequences, of which
- * there may be none. */
+/* A node without elements is not computed: llama.cpp copies the states of further sequences, of
+ * which there may be none. */
 static bool is_computed(const struct gg_encoder *e, const struct gg_tensor *t) {
     for (int i = 0; i < GG_MAX_DIMS; i++)
         if (t->ne[i] == 0) return false;

@@ -6,8 +6,8 @@
  *   - a node with more uses than this part has: the use counts are those of the whole graph;
  *   - a node that has no use at all, or the flag OUTPUT;
  *   - a node in memory that outlives the graph;
- *   - the last node with its operands, in a part without uid, which is no scheduler split: a callback
- *     or a test looks at them.
+ *   - the last node with its operands, in a part without uid, which is no scheduler split: a
+ *     callback or a test looks at them.
  *
  * A norm over all heads becomes several nodes if the device has several members (encode_norms.c).
  *

@@ -21,8 +21,8 @@ void gg_record_make_dense(struct gg_record *r);
 /* Do a view's bytes lie inside of those of its owner? The ranks check this with offset 0 only, when
  * they make a program. */
 bool gg_record_fits(const struct gg_record *view, const struct gg_record *owner);
-/* Appends a record, which stands for t. 1 + record; 0: out of memory. The owner is the record itself
- * unless view_of says another. */
+/* Appends a record, which stands for t. 1 + record; 0: out of memory. The owner is the record
+ * itself unless view_of says another. */
 uint32_t gg_record_add(struct gg_encoder *e, const struct gg_record *r, const struct gg_tensor *t);
 
 enum sheaf_status gg_encode_no_memory(void);

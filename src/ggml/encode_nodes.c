@@ -1,6 +1,6 @@
 /* A node of ggml as records: leaves that it reads, views that lead to its operands, and the node
- * itself. Some nodes become several records: what is computed in place, results that are flat in the
- * library, operands that are images there. */
+ * itself. Some nodes become several records: what is computed in place, results that are flat in
+ * the library, operands that are images there. */
 #include <string.h>
 
 #include "base/array.h"
@@ -170,8 +170,8 @@ static enum sheaf_status encode_operands(struct gg_encoder *e, const struct gg_t
     return st;
 }
 
-/* A result that is flat here, in the shape that it has in ggml. Nodes that read it by views read the
- * flat one (add_view). */
+/* A result that is flat here, in the shape that it has in ggml. Nodes that read it by views read
+ * the flat one (add_view). */
 static enum sheaf_status unflatten(struct gg_encoder *e, const struct gg_tensor *t, uint32_t of,
                                    uint32_t *out) {
     struct gg_record r = e->made[of - 1].record;

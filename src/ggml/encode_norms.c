@@ -1,5 +1,5 @@
-/* A norm over all heads: attn_q_norm of OLMo 2 and MiniMax M2, ssm_norm of Mamba 2 with one group. As
- * one node it would need all heads on every member. */
+/* A norm over all heads: attn_q_norm of OLMo 2 and MiniMax M2, ssm_norm of Mamba 2 with one group.
+ * As one node it would need all heads on every member. */
 #include <string.h>
 
 #include "ggml/cut_layer.h"

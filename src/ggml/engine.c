@@ -7,7 +7,7 @@
 #include "ggml/engine_impl.h"
 #include "ggml/groups.h"
 
-enum { MAGIC = 0x53474731, CHUNK = 64 << 20 };
+enum { MAGIC = 0x53474732, CHUNK = 64 << 20 };
 
 /* ---- start and end ---- */
 
@@ -189,18 +189,10 @@ void gg_engine_log(const struct gg_engine *e) {
 
 /* ---- execution ---- */
 
-/* The device that a command names itself; 0 if it names none. */
-static uint64_t named_device(const struct gg_command *c) {
-    if (c->kind == GG_COMMAND_BIND) return c->b;
-    if (c->kind == GG_COMMAND_GRAPH) return c->d;
-    return c->kind == GG_COMMAND_LOAD || c->kind == GG_COMMAND_ASK ? c->a : 0;
-}
-
 static enum sheaf_status execute(struct gg_engine *e, const struct gg_command *c,
                                  const uint8_t *payload, void *result) {
-    if (named_device(c) >= e->n_devices)
-        return sheaf_set_error(SHEAF_STATUS_INVALID, "command: there is no device %llu",
-                               (unsigned long long)named_device(c));
+    if (c->device >= e->n_devices)
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "command: there is no device %u", c->device);
     switch ((enum gg_command_kind)c->kind) {
     case GG_COMMAND_BIND:
         return gg_execute_bind(e, c, payload);
@@ -236,10 +228,10 @@ static enum sheaf_status execute(struct gg_engine *e, const struct gg_command *c
 /* The ranks that a payload is for; NULL: all. Where views move all may have to plan again. */
 static const bool *ranks_of_payload(const struct gg_engine *e, const struct gg_command *c) {
     const struct gg_program *p =
-        c->kind == GG_COMMAND_RUN && !c->c ? gg_program_find(e, c->a, NULL) : NULL;
+        c->kind == GG_COMMAND_RUN && !c->n_moves ? gg_program_find(e, c->program, NULL) : NULL;
     if (p) return e->devices[p->device].part;
-    return c->kind == GG_COMMAND_SET && c->a < e->n_objects
-               ? e->devices[e->objects[c->a].device].part
+    return c->kind == GG_COMMAND_SET && c->object < e->n_objects
+               ? e->devices[e->objects[c->object].device].part
                : NULL;
 }
 
@@ -262,7 +254,7 @@ enum sheaf_status gg_engine_do(struct gg_engine *e, struct gg_command *c, const 
         st = broadcast(ranks_of_payload(e, c), (void *)(uintptr_t)payload, c->size);
     if (!st) st = execute(e, c, payload, result);
     if (st && result && (c->kind == GG_COMMAND_RUN || c->kind == GG_COMMAND_FETCH))
-        gg_spoil_results(e, c->a, result);
+        gg_spoil_results(e, c->program, result);
     return st;
 }
 

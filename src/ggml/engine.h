@@ -14,32 +14,44 @@
 #include "ggml/log.h"
 #include "ggml/wire.h"
 
+/* The fields that each uses, its payload, and -> what rank 0 gets. */
 enum gg_command_kind {
     GG_COMMAND_END,  /* the job is over */
-    GG_COMMAND_BIND, /* a: group of objects, b: device, payload: their shapes and states */
-    GG_COMMAND_SET,  /* a: object, b: offset, payload: bytes */
-    GG_COMMAND_FILL, /* a: object, b: offset, c: size, d: value */
-    GG_COMMAND_GET,  /* a: object, b: offset, c: size -> rank 0 */
-    /* a: device, payload: path and where objects lie in that file; no path: rank 0 sends the bytes */
+    GG_COMMAND_BIND, /* device, group; payload: shapes and states of the group's objects */
+    GG_COMMAND_SET,  /* object, offset; payload: bytes */
+    GG_COMMAND_FILL, /* object, offset, bytes, value */
+    GG_COMMAND_GET,  /* object, offset, bytes -> these bytes */
+    /* device; payload: path, and where objects lie in that file; no path: rank 0 sends the bytes */
     GG_COMMAND_LOAD,
-    GG_COMMAND_FREE, /* a: group: its objects, and the programs that use them */
-    /* a: object, and the programs that use it; memory goes with the last of those bound together */
+    GG_COMMAND_FREE, /* group: its objects, and the programs that use them */
+    /* object, and the programs that use it; memory goes with the last of those bound together */
     GG_COMMAND_RELEASE,
-    GG_COMMAND_GRAPH, /* a: program, b: records, c: outputs, d: device, payload: outputs, graph */
-    GG_COMMAND_DROP,  /* a: program */
-    /* a: program, b: with results?, c: views that move, payload: changed inputs, offsets ->
+    GG_COMMAND_GRAPH, /* device, program, n_records, n_outputs; payload: outputs, graph */
+    GG_COMMAND_DROP,  /* program */
+    /* program, with_results, n_moves; payload: changed inputs, offsets of views that move ->
      * results */
     GG_COMMAND_RUN,
-    GG_COMMAND_FETCH, /* a: program -> results of its last run on rank 0 */
-    GG_COMMAND_ASK,   /* a: device, b: records, payload: graph of one node -> does it run that? */
+    GG_COMMAND_FETCH, /* program -> results of its last run */
+    GG_COMMAND_ASK,   /* device, n_records; payload: graph of one node -> does the device run it? */
     GG_COMMAND_KIND_COUNT,
 };
 
 enum { GG_INLINE_BYTES = 448 };
-/* Travels whole, in one message; a longer payload follows it. */
+/* Travels whole, in one message; a longer payload follows it. Fields that a kind does not use are
+ * 0. */
 struct gg_command {
     uint32_t magic, kind;
-    uint64_t sequence, a, b, c, d;
+    uint64_t sequence;
+    uint32_t device, value;
+    union {
+        uint64_t group, object, program;
+    };
+    union {
+        uint64_t offset, n_records, with_results;
+    };
+    union {
+        uint64_t bytes, n_outputs, n_moves;
+    };
     uint64_t size; /* of the payload */
     uint8_t data[GG_INLINE_BYTES];
 };
@@ -79,8 +91,9 @@ size_t gg_engine_member(const struct gg_engine *e, size_t device, size_t member)
 size_t gg_engine_n_members(const struct gg_engine *e); /* of all devices */
 size_t gg_engine_n_members_of(const struct gg_engine *e, size_t device);
 
-/* Rank 0: sends the command to all and executes it here. `result` takes what GET returns; of RUN
- * and FETCH, an array of addresses, one an output; of LOAD it is a struct gg_source. */
+/* Rank 0: sends the command to all and executes it here; magic and sequence are filled in. `result`
+ * takes what GET returns; of RUN and FETCH, an array of addresses, one an output; of LOAD it is a
+ * struct gg_source. */
 enum sheaf_status gg_engine_do(struct gg_engine *e, struct gg_command *command, const void *payload,
                                void *result);
 /* Other ranks: executes commands until END or the end of the job. */

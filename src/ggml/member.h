@@ -136,8 +136,8 @@ enum gg_fit {
     GG_FITS_MOVED, /* it will be, after gg_member_graph_move, which no work may meet */
 };
 enum gg_fit gg_member_graph_fit(const struct gg_member_graph *g, const struct sheaf_cgraph *graph);
-/* Moves views to where the graph has them now. False: the device does not take a node there, and the
- * graph is to be made anew. */
+/* Moves views to where the graph has them now. False: the device does not take a node there, and
+ * the graph is to be made anew. */
 bool gg_member_graph_move(struct gg_member_graph *g);
 /* NULL: there is nothing to compute. */
 struct gg_cgraph *gg_member_graph_get(const struct gg_member_graph *g);

@@ -1,6 +1,6 @@
-/* Nodes of the library as descriptors of ggml: a node is lowered if need be, every node of the result
- * is translated, and operands become descriptors, those that a buffer keeps for its weights or new
- * ones. */
+/* Nodes of the library as descriptors of ggml: a node is lowered if need be, every node of the
+ * result is translated, and operands become descriptors, those that a buffer keeps for its weights
+ * or new ones. */
 #include "ggml/member_build.h"
 
 #include <stdlib.h>
@@ -133,8 +133,8 @@ static bool add_node(struct gg_build *b, struct gg_tensor *gg) {
     return true;
 }
 
-/* A result that has two dimensions in ggml and is flat in the library, as a flat one, which the nodes that
- * read it get. NULL: no such node. */
+/* A result that has two dimensions in ggml and is flat in the library, as a flat one, which the
+ * nodes that read it get. NULL: no such node. */
 static struct gg_tensor *add_flat(struct gg_build *b, const struct sheaf_tensor *node,
                                   struct gg_tensor *gg) {
     struct sheaf_tensor flat = *node;
@@ -154,8 +154,8 @@ static bool repeats_experts(const struct gg_build *b, const struct sheaf_tensor 
     return b->lowers && node->op == SHEAF_OP_MUL_MAT_ID && node->src[2]->ne[0] > 1;
 }
 
-/* Makes operands those in a layout of the device, where it has or now gets them so. False: the node reads
- * a weight that is packed, and cannot read it so. */
+/* Makes operands those in a layout of the device, where it has or now gets them so. False: the node
+ * reads a weight that is packed, and cannot read it so. */
 static bool take_packed(struct gg_build *b, struct gg_tensor *gg, const int8_t order[GG_MAX_SRC],
                         const struct sheaf_tensor *node) {
     for (int i = 0; i < GG_MAX_SRC && b->with_memory && b->g->m->n_layouts; i++) {

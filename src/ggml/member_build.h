@@ -1,6 +1,6 @@
-/* A graph of the library in the making as a graph of ggml, shared by member_build.c, which makes the
- * descriptors, member_graph.c, which gives a whole graph memory and keeps it, and member_supports.c,
- * which asks the device about a single node and needs no memory. */
+/* A graph of the library in the making as a graph of ggml, shared by member_build.c, which makes
+ * the descriptors, member_graph.c, which gives a whole graph memory and keeps it, and
+ * member_supports.c, which asks the device about a single node and needs no memory. */
 #ifndef SHEAF_GGML_MEMBER_BUILD_H
 #define SHEAF_GGML_MEMBER_BUILD_H
 
@@ -65,8 +65,8 @@ struct gg_build {
 };
 void gg_build_free(struct gg_build *b);
 
-/* Adds the nodes of ggml that a node of the library becomes. False: ggml has none, or b->no_memory, or
- * b->refused. */
+/* Adds the nodes of ggml that a node of the library becomes. False: ggml has none, or b->no_memory,
+ * or b->refused. */
 bool gg_build_node(struct gg_build *b, const struct sheaf_tensor *node);
 /* The descriptor that stands for t; NULL: none. */
 struct gg_tensor *gg_build_find(const struct gg_build *b, const struct sheaf_tensor *t);

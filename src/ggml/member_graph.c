@@ -1,5 +1,5 @@
-/* A graph of the library as a graph of ggml, with memory: that of the library's tensors, or scratch of
- * its own for what lowering has added.
+/* A graph of the library as a graph of ggml, with memory: that of the library's tensors, or scratch
+ * of its own for what lowering has added.
  *
  * Invariant: a kept graph holds copies of all tensors it was made of, so that a graph that comes
  * again is known to be the same, or the same with views that have moved, before anything is

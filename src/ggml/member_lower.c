@@ -102,7 +102,8 @@ static bool is_slice(const struct sheaf_tensor *node) {
     return node->op_params[SHEAF_OP_PARAM_EXTENT] != 0;
 }
 
-/* The node with ids of what this member holds, and zeros where another member has what an id means. */
+/* The node with ids of what this member holds, and zeros where another member has what an id
+ * means. */
 static bool lower_ids(struct gg_lowered *l, const struct sheaf_tensor *node, int ids_at,
                       int64_t held) {
     if (node->op_params[SHEAF_OP_PARAM_EXTENT] >= 1 << 24) return false;

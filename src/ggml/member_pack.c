@@ -41,9 +41,9 @@ void gg_find_layouts(struct gg_member *m) {
     }
 }
 
-/* Rows side by side, even where there is one: other graphs have more of them. Once a weight is packed
- * one is as good as dense, such as a token's part of a row of the whole, for which graphs of more
- * tokens have a copy. */
+/* Rows side by side, even where there is one: other graphs have more of them. Once a weight is
+ * packed one is as good as dense, such as a token's part of a row of the whole, for which graphs of
+ * more tokens have a copy. */
 static bool is_dense(const struct sheaf_tensor *t) {
     for (int i = 1; i < SHEAF_MAX_DIMS; i++)
         if (t->nb[i] != t->nb[i - 1] * (size_t)t->ne[i - 1]) return false;

@@ -1,5 +1,5 @@
-/* Does a device of ggml compute a node, or a slice of one? It does if ggml's constructors accept the
- * node, and the device says of all nodes of ggml that it becomes that it computes them. */
+/* Does a device of ggml compute a node, or a slice of one? It does if ggml's constructors accept
+ * the node, and the device says of all nodes of ggml that it becomes that it computes them. */
 #include "ggml/member_build.h"
 #include "sheaf/ops.h"
 

@@ -71,7 +71,7 @@ static enum sheaf_status note_objects(struct gg_engine *e, const struct gg_comma
     if (want > e->max_objects) e->max_objects = want;
     for (uint64_t i = 0; i < n; i++) {
         e->objects[numbers[i]] = (struct gg_object){
-            (struct sheaf_tensor *)(uintptr_t)binding[i].tensor, c->a, (size_t)c->b, false, ctx};
+            (struct sheaf_tensor *)(uintptr_t)binding[i].tensor, c->group, c->device, false, ctx};
     }
     return SHEAF_STATUS_SUCCESS;
 }
@@ -98,7 +98,7 @@ enum sheaf_status gg_execute_bind(struct gg_engine *e, const struct gg_command *
     const uint64_t n = gg_take_u64(&r);
     if (n > c->size / sizeof(struct gg_object_shape)) /* before memory for so many is taken */
         return sheaf_set_error(SHEAF_STATUS_INVALID, "objects: the message is cut off");
-    struct gg_group group = {.number = c->a};
+    struct gg_group group = {.number = c->group};
     struct gg_binding *binding = n < MAX_OBJECTS ? calloc(n + 1, sizeof *binding) : NULL;
     uint64_t *numbers = n < MAX_OBJECTS ? calloc(n + 1, sizeof *numbers) : NULL;
     group.ctx = sheaf_init((struct sheaf_init_params){
@@ -107,7 +107,7 @@ enum sheaf_status gg_execute_bind(struct gg_engine *e, const struct gg_command *
     const bool ok = binding && numbers && group.ctx &&
                     sheaf__grow(&e->groups, &e->cap_groups, e->n_groups + 1, sizeof *e->groups);
     enum sheaf_status st = sheaf_world_agree(ok ? SHEAF_STATUS_SUCCESS : no_memory(), "objects");
-    if (!st) st = bind(e, &e->devices[c->b], &r, &group, binding, numbers, n);
+    if (!st) st = bind(e, &e->devices[c->device], &r, &group, binding, numbers, n);
     if (!st) st = gg_or_end(note_objects(e, c, n, numbers, binding, group.ctx));
     for (uint64_t i = 0; binding && i < n; i++) sheaf_split_state_free(binding[i].state);
     free(binding);
@@ -128,11 +128,11 @@ static void let_go(struct gg_engine *e) {
 
 enum sheaf_status gg_execute_free(struct gg_engine *e, const struct gg_command *c) {
     for (size_t i = 0; i < e->n_objects; i++)
-        e->objects[i].goes = e->objects[i].tensor && e->objects[i].group == c->a;
+        e->objects[i].goes = e->objects[i].tensor && e->objects[i].group == c->group;
     let_go(e);
     size_t kept = 0;
     for (size_t i = 0; i < e->n_groups; i++) {
-        if (e->groups[i].number == c->a)
+        if (e->groups[i].number == c->group)
             gg_group_free(&e->groups[i]);
         else
             e->groups[kept++] = e->groups[i];
@@ -141,12 +141,13 @@ enum sheaf_status gg_execute_free(struct gg_engine *e, const struct gg_command *
     return SHEAF_STATUS_SUCCESS;
 }
 
-/* One that was never bound is no error: what a failed BIND has left behind is released like this. */
+/* One that was never bound is no error: what a failed BIND has left behind is released like
+ * this. */
 enum sheaf_status gg_execute_release(struct gg_engine *e, const struct gg_command *c) {
-    if (c->a >= e->n_objects || !e->objects[c->a].tensor) return SHEAF_STATUS_SUCCESS;
-    const struct sheaf_context *ctx = e->objects[c->a].ctx;
+    if (c->object >= e->n_objects || !e->objects[c->object].tensor) return SHEAF_STATUS_SUCCESS;
+    const struct sheaf_context *ctx = e->objects[c->object].ctx;
     bool others = false;
-    e->objects[c->a].goes = true;
+    e->objects[c->object].goes = true;
     let_go(e);
     for (size_t i = 0; i < e->n_objects; i++) others = others || e->objects[i].ctx == ctx;
     for (size_t i = 0; i < e->n_groups && !others; i++) {
@@ -168,17 +169,19 @@ enum sheaf_status gg_or_end(enum sheaf_status st) {
 
 enum sheaf_status gg_execute_transfer(struct gg_engine *e, const struct gg_command *c,
                                       const uint8_t *payload, void *result) {
-    struct sheaf_tensor *t = c->a < e->n_objects ? gg_object_tensor(e, (uint32_t)c->a) : NULL;
-    const size_t size = c->kind == GG_COMMAND_SET ? (size_t)c->size : (size_t)c->c;
-    if (!t || c->b > sheaf_nbytes(t) || size > sheaf_nbytes(t) - c->b)
+    struct sheaf_tensor *t =
+        c->object < e->n_objects ? gg_object_tensor(e, (uint32_t)c->object) : NULL;
+    const size_t size = c->kind == GG_COMMAND_SET ? (size_t)c->size : (size_t)c->bytes;
+    if (!t || c->offset > sheaf_nbytes(t) || size > sheaf_nbytes(t) - c->offset)
         return sheaf_set_error(SHEAF_STATUS_INVALID, "object %llu: a range outside of it",
-                               (unsigned long long)c->a);
+                               (unsigned long long)c->object);
     if (c->kind == GG_COMMAND_SET && !payload) return SHEAF_STATUS_SUCCESS;
     if (c->kind == GG_COMMAND_SET)
-        return gg_or_end(sheaf_backend_tensor_set(t, payload, (size_t)c->b, size));
+        return gg_or_end(sheaf_backend_tensor_set(t, payload, (size_t)c->offset, size));
     if (c->kind == GG_COMMAND_FILL)
-        return gg_or_end(sheaf_backend_tensor_memset(t, (uint8_t)c->d, (size_t)c->b, size));
-    return gg_or_end(sheaf_backend_meta_tensor_get_at(t, 0, result, (size_t)c->b, size));
+        return gg_or_end(
+            sheaf_backend_tensor_memset(t, (uint8_t)c->value, (size_t)c->offset, size));
+    return gg_or_end(sheaf_backend_meta_tensor_get_at(t, 0, result, (size_t)c->offset, size));
 }
 
 /* ---- loading ---- */
@@ -294,7 +297,7 @@ enum sheaf_status gg_execute_load(struct gg_engine *e, const struct gg_command *
     if (!st && path[0] && !mine) l.fd = gg_file_open(path, size, hash, &lack, &error);
     const uint8_t found[2] = {(uint8_t)lack, (uint8_t)error};
     if (!st) l.reads[0] = true;
-    if (!st && path[0]) st = meet_about(&e->devices[c->a], found, path, l.reads);
+    if (!st && path[0]) st = meet_about(&e->devices[c->device], found, path, l.reads);
     if (!st) st = load_all(e, &l);
     sheaf_world_enter(SHEAF_PHASE_IDLE, NULL);
     if (l.fd >= 0) close(l.fd);

@@ -53,8 +53,8 @@ const struct gg_op_row *gg_op_row(int row);
 enum sheaf_op gg_op_of_row(int row);
 int gg_n_op_rows(void);
 
-/* The number here of the host's number; -1: none that is known here. map: [room], an array of struct
- * gg_host. */
+/* The number here of the host's number; -1: none that is known here. map: [room], an array of
+ * struct gg_host. */
 static inline int gg_mapped(const int8_t *map, int room, int32_t number) {
     return number >= 0 && number < room ? map[number] : -1;
 }

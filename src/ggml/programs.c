@@ -36,7 +36,7 @@ static void remove_program(struct gg_engine *e, size_t at) {
 
 enum sheaf_status gg_execute_drop(struct gg_engine *e, const struct gg_command *c) {
     size_t at = 0;
-    if (!gg_program_find(e, c->a, &at)) return SHEAF_STATUS_INVALID;
+    if (!gg_program_find(e, c->program, &at)) return SHEAF_STATUS_INVALID;
     remove_program(e, at);
     return SHEAF_STATUS_SUCCESS;
 }
@@ -77,15 +77,15 @@ static enum sheaf_status find_outputs(struct gg_program *p, struct gg_reader *r,
 
 static enum sheaf_status build(struct gg_engine *e, struct gg_program *p,
                                const struct gg_command *c, const uint8_t *payload) {
-    const size_t head = (size_t)c->c * sizeof(uint64_t);
-    if (c->c > c->size / sizeof(uint64_t) || c->b > UINT32_MAX)
+    const size_t head = (size_t)c->n_outputs * sizeof(uint64_t);
+    if (c->n_outputs > c->size / sizeof(uint64_t) || c->n_records > UINT32_MAX)
         return sheaf_set_error(SHEAF_STATUS_INVALID, "program: the message is cut off");
     struct gg_reader r = {payload, payload + head, false};
-    enum sheaf_status st = gg_graph_decode(payload + head, (size_t)c->size - head, (uint32_t)c->b,
-                                           gg_object_tensor, e, &p->g);
+    enum sheaf_status st = gg_graph_decode(payload + head, (size_t)c->size - head,
+                                           (uint32_t)c->n_records, gg_object_tensor, e, &p->g);
     if (!st) st = find_inputs(p);
-    if (!st) st = find_outputs(p, &r, c->c);
-    p->device = (size_t)c->d;
+    if (!st) st = find_outputs(p, &r, c->n_outputs);
+    p->device = c->device;
     p->galloc =
         sheaf_gallocr_new(sheaf_backend_get_default_buffer_type(e->devices[p->device].backend));
     if (!st && !p->galloc) st = no_memory();
@@ -103,7 +103,7 @@ enum sheaf_status gg_execute_graph(struct gg_engine *e, const struct gg_command 
         gg_program_free(p);
         return st;
     }
-    p->number = c->a;
+    p->number = c->program;
     e->programs[e->n_programs++] = p;
     e->n_graphs++;
     return st;
@@ -196,18 +196,18 @@ static void tell_gathers(const struct gg_engine *e, struct gg_program *p) {
 enum sheaf_status gg_execute_run(struct gg_engine *e, const struct gg_command *c,
                                  const uint8_t *payload, void *result) {
     struct gg_reader r = {payload, payload ? payload + c->size : NULL, false};
-    struct gg_program *p = gg_program_find(e, c->a, NULL);
+    struct gg_program *p = gg_program_find(e, c->program, NULL);
     if (!p) return SHEAF_STATUS_INVALID;
     enum sheaf_status st = payload ? gg_or_end(take_changes(e, p, &r)) : SHEAF_STATUS_SUCCESS;
-    if (!st && c->c) st = gg_or_end(gg_graph_move(&p->g, c->c, &r));
-    e->n_moves += c->c;
+    if (!st && c->n_moves) st = gg_or_end(gg_graph_move(&p->g, c->n_moves, &r));
+    e->n_moves += c->n_moves;
     if (!st) st = sheaf_backend_graph_compute(e->devices[p->device].backend, p->g.graph);
     e->n_runs++;
     tell_gathers(e, p);
     if (sheaf_world_failed()) return st ? st : job_failed();
     p->report.status = st;
     snprintf(p->report.text, sizeof p->report.text, "%s", st ? sheaf_last_error() : "");
-    return c->b ? finish(e, p, result) : SHEAF_STATUS_SUCCESS;
+    return c->with_results ? finish(e, p, result) : SHEAF_STATUS_SUCCESS;
 }
 
 /* Limits hold inside the group that computes; the wait for it has none. Each of its ranks tells all
@@ -221,7 +221,7 @@ static enum sheaf_status wait_for_group(const struct gg_ranks *on) {
 }
 
 enum sheaf_status gg_execute_fetch(struct gg_engine *e, const struct gg_command *c, void *result) {
-    struct gg_program *p = gg_program_find(e, c->a, NULL);
+    struct gg_program *p = gg_program_find(e, c->program, NULL);
     const enum sheaf_status st = p ? wait_for_group(&e->devices[p->device]) : SHEAF_STATUS_INVALID;
     return st ? st : finish(e, p, result);
 }
@@ -241,8 +241,8 @@ enum sheaf_status gg_execute_ask(struct gg_engine *e, const struct gg_command *c
                                  const uint8_t *payload) {
     struct gg_graph g;
     enum sheaf_status st =
-        gg_graph_decode(payload, (size_t)c->size, (uint32_t)c->b, gg_object_tensor, e, &g);
-    if (!st && !sheaf_backend_dev_supports_op(e->devices[c->a].device, g.tensors[g.n - 1]))
+        gg_graph_decode(payload, (size_t)c->size, (uint32_t)c->n_records, gg_object_tensor, e, &g);
+    if (!st && !sheaf_backend_dev_supports_op(e->devices[c->device].device, g.tensors[g.n - 1]))
         st = sheaf_set_error(SHEAF_STATUS_UNSUPPORTED, "op");
     gg_graph_free(&g);
     return st;

@@ -1,5 +1,5 @@
-/* A graph is run: its changed inputs and offsets go out with one command, and its results come back into
- * the shadow. */
+/* A graph is run: its changed inputs and offsets go out with one command, and its results come back
+ * into the shadow. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -65,9 +65,8 @@ static uint64_t put_offsets(struct gg_bytes *b, struct gg_sent_program *p,
     return n;
 }
 
-/* The run goes on without rank 0; its results come with a FETCH. */
-static enum sheaf_status leave_running(const struct gg_sent_program *p, size_t n_results,
-                                       uint64_t moves) {
+/* Notes that the run goes on without rank 0; its results come with a FETCH. */
+static enum sheaf_status note_pending(const struct gg_sent_program *p, size_t n_results) {
     struct gg_pending *left = &gg_driver.pending[p->device];
     if (!sheaf__grow(&left->addresses, &left->cap, n_results + 1, sizeof *left->addresses))
         return no_memory();
@@ -75,29 +74,32 @@ static enum sheaf_status leave_running(const struct gg_sent_program *p, size_t n
         memcpy(left->addresses, gg_driver.addresses, n_results * sizeof *left->addresses);
     left->n = n_results;
     left->program = p->number;
-    const enum sheaf_status st = gg_command(GG_COMMAND_RUN, p->number, false, moves, 0,
-                                            gg_driver.run.data, gg_driver.run.n, NULL);
-    if (!st) left->run++;
-    return st;
+    return SHEAF_STATUS_SUCCESS;
 }
 
 enum sheaf_status gg_fetch(size_t device) {
     struct gg_pending *left = &gg_driver.pending[device];
+    struct gg_command c = {.kind = GG_COMMAND_FETCH, .program = left->program};
     if (left->fetched == left->run) return SHEAF_STATUS_SUCCESS;
-    const enum sheaf_status st =
-        gg_command(GG_COMMAND_FETCH, left->program, 0, 0, 0, NULL, 0, left->addresses);
+    const enum sheaf_status st = gg_send(&c, NULL, left->addresses);
     left->fetched = left->run; /* other threads take it for the end of the copies */
     return st;
 }
 
 static enum sheaf_status send_run(const struct gg_sent_program *p, const struct gg_recent *r,
-                                  uint64_t moves) {
-    const struct gg_bytes *b = &gg_driver.run;
+                                  uint64_t n_moves) {
+    const bool inside = gg_engine_has_rank(gg_driver.engine, p->device, 0);
+    struct gg_command c = {.kind = GG_COMMAND_RUN,
+                           .program = p->number,
+                           .with_results = inside,
+                           .n_moves = n_moves,
+                           .size = gg_driver.run.n};
     for (size_t i = 0; i < r->n_results; i++) gg_driver.addresses[i] = r->results[i]->data;
-    if (!gg_engine_has_rank(gg_driver.engine, p->device, 0))
-        return leave_running(p, r->n_results, moves);
-    return gg_command(GG_COMMAND_RUN, p->number, true, moves, 0, b->data, b->n,
-                      gg_driver.addresses);
+    if (inside) return gg_send(&c, gg_driver.run.data, gg_driver.addresses);
+    enum sheaf_status st = note_pending(p, r->n_results);
+    if (!st) st = gg_send(&c, gg_driver.run.data, NULL);
+    if (!st) gg_driver.pending[p->device].run++;
+    return st;
 }
 
 /* After a failure the ranks may not have what was recorded as sent. */
@@ -106,14 +108,14 @@ static enum sheaf_status run(struct gg_sent_program *p, const struct gg_recent *
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     b->n = 0;
     b->failed = false;
-    gg_put_u64(b, 0);
-    const uint64_t n = put_changes(b, p, r), moves = put_offsets(b, p, r);
+    gg_put_u64(b, 0); /* the number of changes, below */
+    const uint64_t n_changes = put_changes(b, p, r), n_moves = put_offsets(b, p, r);
     if (b->failed || !sheaf__grow(&gg_driver.addresses, &gg_driver.cap_addresses, r->n_results + 1,
                                   sizeof *gg_driver.addresses))
         st = no_memory();
     if (!st) {
-        memcpy(b->data, &n, sizeof n);
-        st = send_run(p, r, moves);
+        memcpy(b->data, &n_changes, sizeof n_changes);
+        st = send_run(p, r, n_moves);
     }
     for (size_t i = 0; st && i < p->n_inputs; i++) p->inputs[i].is_sent = false;
     if (st) p->offsets_unsure = true;

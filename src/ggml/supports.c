@@ -15,9 +15,11 @@ static enum sheaf_status supports_task(void *argument) {
     const struct question *q = argument;
     struct gg_encoder *e = &gg_driver.encoder;
     const enum sheaf_status st = gg_encode_question(e, q->op);
-    return st ? st
-              : gg_command(GG_COMMAND_ASK, q->device, e->n_made, 0, 0, e->graph.data, e->graph.n,
-                           NULL);
+    struct gg_command c = {.kind = GG_COMMAND_ASK,
+                           .device = (uint32_t)q->device,
+                           .n_records = e->n_made,
+                           .size = e->graph.n};
+    return st ? st : gg_send(&c, e->graph.data, NULL);
 }
 
 static bool is_asked_here(size_t device, const struct sheaf_tensor *node) {

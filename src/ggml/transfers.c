@@ -1,6 +1,7 @@
-/* Memory of ggml's buffers: what becomes of it when the program writes, reads, fills, clears and frees.
- * Bytes of results and of compute buffers are in the shadow. Those of a weight or a cache are in the
- * shadow or in a file until a graph uses it, and then on the ranks. */
+/* Memory of ggml's buffers, which the program writes, reads, fills, clears and frees.
+ *
+ * Bytes of results and of compute buffers are in the shadow. Those of a weight or a cache are in
+ * the shadow or in a file until a graph uses it, and then on the ranks. */
 #include <string.h>
 
 #include "ggml/calls.h"
@@ -28,7 +29,8 @@ struct gg_memory *gg_driver_alloc(size_t device, size_t size) {
 static enum sheaf_status free_task(void *argument) {
     struct gg_memory *m = argument;
     gg_forget_group(m->group);
-    const enum sheaf_status st = gg_command(GG_COMMAND_FREE, m->group, 0, 0, 0, NULL, 0, NULL);
+    struct gg_command c = {.kind = GG_COMMAND_FREE, .group = m->group};
+    const enum sheaf_status st = gg_send(&c, NULL, NULL);
     for (size_t i = 0; i < m->n_regions && !st; i++)
         gg_number_return(&gg_driver.numbers, m->regions[i]);
     return st;
@@ -86,8 +88,11 @@ static enum sheaf_status set_object(const struct gg_region *r, const struct tran
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     for (size_t at = 0, n; at < x->size && !st; at += n) {
         n = x->size - at < PART ? x->size - at : PART;
-        st = gg_command(GG_COMMAND_SET, (uint64_t)r->object, x->offset + at, 0, 0,
-                        (const char *)x->from + at, n, NULL);
+        struct gg_command c = {.kind = GG_COMMAND_SET,
+                               .object = (uint64_t)r->object,
+                               .offset = x->offset + at,
+                               .size = n};
+        st = gg_send(&c, (const char *)x->from + at, NULL);
     }
     return st;
 }
@@ -116,14 +121,22 @@ void gg_driver_set(struct gg_memory *m, const struct gg_tensor *t, const void *d
     gg_failure_note(gg_call(set_task, &x));
 }
 
+static enum sheaf_status fill_object(const struct gg_region *r, size_t offset, size_t bytes,
+                                     uint8_t value) {
+    struct gg_command c = {.kind = GG_COMMAND_FILL,
+                           .object = (uint64_t)r->object,
+                           .offset = offset,
+                           .bytes = bytes,
+                           .value = value};
+    return gg_send(&c, NULL, NULL);
+}
+
 static enum sheaf_status fill_task(void *argument) {
     const struct transfer *x = argument;
     struct gg_region *r = NULL;
     enum sheaf_status st = region_to_write(x, &r);
     if (st) return st;
-    if (r && r->bound)
-        return gg_command(GG_COMMAND_FILL, (uint64_t)r->object, x->offset, x->size, x->value, NULL,
-                          0, NULL);
+    if (r && r->bound) return fill_object(r, x->offset, x->size, x->value);
     if (r) r->written = true;
     if (r) st = take_out_of_file(x->m, r);
     memset((char *)gg_root(x->t)->data + x->offset, x->value, x->size);
@@ -141,12 +154,18 @@ void gg_driver_fill(struct gg_memory *m, const struct gg_tensor *t, uint8_t valu
     gg_failure_note(gg_call(fill_task, &x));
 }
 
+static enum sheaf_status get_object(const struct gg_region *r, const struct transfer *x) {
+    struct gg_command c = {.kind = GG_COMMAND_GET,
+                           .object = (uint64_t)r->object,
+                           .offset = x->offset,
+                           .bytes = x->size};
+    return gg_send(&c, NULL, x->to);
+}
+
 static enum sheaf_status get_task(void *argument) {
     const struct transfer *x = argument;
     const struct gg_region *r = gg_region_find(x->m, gg_root(x->t));
-    if (r && r->bound)
-        return gg_command(GG_COMMAND_GET, (uint64_t)r->object, x->offset, x->size, 0, NULL, 0,
-                          x->to);
+    if (r && r->bound) return get_object(r, x);
     if (r && r->file) return gg_region_bytes(x->m, r, x->offset, x->to, x->size);
     memcpy(x->to, (const char *)gg_root(x->t)->data + x->offset, x->size);
     return SHEAF_STATUS_SUCCESS;
@@ -170,9 +189,7 @@ static enum sheaf_status clear_task(void *argument) {
         struct gg_region *r = x->m->regions[i];
         r->file = NULL;
         r->written = x->value != 0;
-        if (r->bound)
-            st = gg_command(GG_COMMAND_FILL, (uint64_t)r->object, 0, r->bytes, x->value, NULL, 0,
-                            NULL);
+        if (r->bound) st = fill_object(r, 0, r->bytes, x->value);
     }
     return st;
 }

@@ -1,5 +1,5 @@
-/* From ggml to the library: a node's words and operands by its row of the table of ops, then what the
- * row's special asks for. */
+/* From ggml to the library: a node's words and operands by its row of the table of ops, then what
+ * the row's special asks for. */
 #include "ggml/translate.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* From the library to ggml, for devices of ggml: the same table of ops read the other way. A node with
- * a word that neither its row nor its special knows is declined. */
+/* From the library to ggml, for devices of ggml: the same table of ops read the other way. A node
+ * with a word that neither its row nor its special knows is declined. */
 #include <string.h>
 
 #include "ggml/translate.h"

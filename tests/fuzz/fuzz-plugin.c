@@ -7,10 +7,10 @@
 
 static struct gg_engine *engine;
 
-static void command(enum gg_command_kind kind, uint64_t a, uint64_t b, uint64_t c,
-                    const void *payload, size_t size, void *result) {
-    struct gg_command cmd = {.kind = (uint32_t)kind, .a = a, .b = b, .c = c, .size = size};
-    gg_engine_do(engine, &cmd, payload, result);
+#define COMMAND(KIND, ...)                                                                         \
+    (struct gg_command) { .kind = GG_COMMAND_##KIND, __VA_ARGS__ }
+static void send(struct gg_command c, const void *payload, void *result) {
+    gg_engine_do(engine, &c, payload, result);
 }
 
 static void start(void) {
@@ -48,28 +48,28 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         memcpy(payload, b.at, n);
         switch (kind) {
         case 0:
-            if (!is_large(payload, n)) command(GG_COMMAND_BIND, a % 4, 0, 0, payload, n, NULL);
+            if (!is_large(payload, n))
+                send(COMMAND(BIND, .group = a % 4, .size = n), payload, NULL);
             break;
         case 1:
-            command(GG_COMMAND_SET, a, c, 0, payload, n, NULL);
+            send(COMMAND(SET, .object = a, .offset = c, .size = n), payload, NULL);
             break;
         case 2:
-            command(GG_COMMAND_GET, a, c, n, NULL, 0, result);
+            send(COMMAND(GET, .object = a, .offset = c, .bytes = n), NULL, result);
             break;
         case 3:
-            command(GG_COMMAND_FREE, a % 4, 0, 0, NULL, 0, NULL);
+            send(COMMAND(FREE, .group = a % 4), NULL, NULL);
             break;
         case 4:
-            command(GG_COMMAND_ASK, 0, a, 0, payload, n, NULL);
+            send(COMMAND(ASK, .n_records = a, .size = n), payload, NULL);
             break;
         default:
-            command(GG_COMMAND_DROP, a, 0, 0, NULL, 0, NULL);
+            send(COMMAND(DROP, .program = a), NULL, NULL);
         }
         free(payload);
         b.at += n;
         b.left -= n;
     }
-    for (uint64_t group = 0; group < 4; group++)
-        command(GG_COMMAND_FREE, group, 0, 0, NULL, 0, NULL);
+    for (uint64_t group = 0; group < 4; group++) send(COMMAND(FREE, .group = group), NULL, NULL);
     return 0;
 }
