@@ -158,17 +158,41 @@ static void note_moving(struct gg_graph *g, struct sheaf_tensor *t, bool is_view
     g->moving[g->n_moving++] = (struct gg_moving){t, of, t->view_offs - of->view_offs, is_view};
 }
 
-static enum sheaf_status decode_one(struct gg_graph *g, uint32_t i, const struct gg_record *r,
-                                    gg_object_fn objects, void *user) {
-    if (r->kind >= GG_KIND_COUNT || !sheaf_type_is_known((enum sheaf_type)r->type) ||
-        r->op >= SHEAF_OP_COUNT || !shape_is_sane(r))
-        return malformed(i, "is no tensor");
-    if (r->kind == GG_LEAF_OBJECT) {
-        g->tensors[i] = objects(user, r->object);
-        if (!g->tensors[i]) return malformed(i, "names an unknown object");
-        g->objects[g->n_objects++] = r->object;
-        return SHEAF_STATUS_SUCCESS;
+static enum sheaf_status decode_object(struct gg_graph *g, uint32_t i, struct sheaf_tensor *object,
+                                       uint32_t number) {
+    if (!object) return malformed(i, "names an unknown object");
+    g->tensors[i] = object;
+    g->objects[g->n_objects++] = number;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status decode_input(struct sheaf_tensor *t, uint32_t i) {
+    if (t->op != SHEAF_OP_NONE || !sheaf_is_contiguous(t))
+        return malformed(i, "is an input and not contiguous");
+    sheaf_set_input(t);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* The owner of a node's memory, if that is another tensor. */
+static enum sheaf_status decode_owner(const struct gg_graph *g, uint32_t i,
+                                      const struct gg_record *r, struct sheaf_tensor *t) {
+    if (r->view_of) {
+        if (r->view_of > i || g->tensors[r->view_of - 1]->view_src)
+            return malformed(i, "is a view of a view or of a later tensor");
+        t->view_src = g->tensors[r->view_of - 1];
+        t->view_offs = (size_t)r->view_offs;
+        if (!gg_fits_owner(t, t->view_src)) return malformed(i, "ends outside of its owner");
     }
+    if (sheaf_op_is_view(t->op) && (!t->view_src || !t->src[0]))
+        return malformed(i, "is a view of nothing");
+    if (r->moves && (t->op != SHEAF_OP_VIEW || t->view_src->op != SHEAF_OP_NONE ||
+                     t->view_src->flags & SHEAF_TENSOR_FLAG_INPUT))
+        return malformed(i, "moves and is no view of an object");
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* Type, shape, op, parameters and operands of a leaf or a node. */
+static enum sheaf_status decode_tensor(struct gg_graph *g, uint32_t i, const struct gg_record *r) {
     struct sheaf_tensor *t = sheaf_new_tensor_1d(g->ctx, (enum sheaf_type)r->type, 0);
     if (!t) return SHEAF_STATUS_ALLOC_FAILED;
     t->op = (enum sheaf_op)r->op;
@@ -184,24 +208,21 @@ static enum sheaf_status decode_one(struct gg_graph *g, uint32_t i, const struct
     }
     sheaf_format_name(t, "%s_%u", r->kind == GG_NODE ? sheaf_op_name(t->op) : "input", i);
     g->tensors[i] = t;
-    if (r->kind == GG_LEAF_INPUT) {
-        if (t->op != SHEAF_OP_NONE || !sheaf_is_contiguous(t))
-            return malformed(i, "is an input and not contiguous");
-        sheaf_set_input(t);
-        return SHEAF_STATUS_SUCCESS;
-    }
-    if (r->view_of) {
-        if (r->view_of > i || g->tensors[r->view_of - 1]->view_src)
-            return malformed(i, "is a view of a view or of a later tensor");
-        t->view_src = g->tensors[r->view_of - 1];
-        t->view_offs = (size_t)r->view_offs;
-        if (!gg_fits_owner(t, t->view_src)) return malformed(i, "ends outside of its owner");
-    }
-    if (sheaf_op_is_view(t->op) && (!t->view_src || !t->src[0]))
-        return malformed(i, "is a view of nothing");
-    if (r->moves && (t->op != SHEAF_OP_VIEW || t->view_src->op != SHEAF_OP_NONE ||
-                     t->view_src->flags & SHEAF_TENSOR_FLAG_INPUT))
-        return malformed(i, "moves and is no view of an object");
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status decode_record(struct gg_graph *g, uint32_t i, const struct gg_record *r,
+                                       gg_object_fn objects, void *user) {
+    if (r->kind >= GG_KIND_COUNT || !sheaf_type_is_known((enum sheaf_type)r->type) ||
+        r->op >= SHEAF_OP_COUNT || !shape_is_sane(r))
+        return malformed(i, "is no tensor");
+    if (r->kind == GG_LEAF_OBJECT) return decode_object(g, i, objects(user, r->object), r->object);
+    enum sheaf_status st = decode_tensor(g, i, r);
+    if (st) return st;
+    struct sheaf_tensor *t = g->tensors[i];
+    if (r->kind == GG_LEAF_INPUT) return decode_input(t, i);
+    st = decode_owner(g, i, r, t);
+    if (st) return st;
     note_moving(g, t, r->moves);
     return t->op == SHEAF_OP_NONE ? malformed(i, "is a node without an op")
                                   : sheaf_build_forward_expand(g->graph, t);
@@ -226,7 +247,7 @@ enum sheaf_status gg_graph_decode(const uint8_t *data, size_t size, uint32_t n,
         st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "graph message: out of memory");
     for (uint32_t i = 0; i < n && !st; i++) {
         struct gg_record record;
-        st = gg_take_record(&r, &record) ? decode_one(g, i, &record, objects, user)
+        st = gg_take_record(&r, &record) ? decode_record(g, i, &record, objects, user)
                                          : malformed(i, "is cut off");
     }
     if (!st && r.at != r.end) st = malformed(n, "is followed by more");
