@@ -1,4 +1,5 @@
-/* Commands: how they reach the other ranks, and what each does; and the devices at the start. */
+/* The engine's start and end with its devices, and the channel: how a command reaches all ranks,
+ * and the function that executes it. */
 #include "ggml/engine.h"
 
 #include <stdlib.h>
@@ -10,6 +11,10 @@
 enum { MAGIC = 0x53474732, CHUNK = 64 << 20 };
 
 /* ---- start and end ---- */
+
+static enum sheaf_status no_memory(void) {
+    return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "start: out of memory");
+}
 
 /* The state of an object that is being bound; all others are mirrored. */
 static enum sheaf_status state_of(const struct sheaf_tensor *t, const void *user,
@@ -24,41 +29,45 @@ static enum sheaf_status state_of(const struct sheaf_tensor *t, const void *user
                 : sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "split state: out of memory");
 }
 
-/* Members are the CPU devices unless SHEAF_DEVICES names others, which modules may have. One that
- * cannot be loaded is no error: the devices that are wanted are missed then. */
+/* Members are the CPU devices unless SHEAF_DEVICES names others, which modules may have. A module
+ * that cannot be loaded is no error here: if a device of it is wanted, the world reports that as
+ * missing. */
 static void load_modules(void) {
     if (sheaf_setting_value("SHEAF_DEVICES") && sheaf_backend_load_all())
         sheaf_log(SHEAF_LOG_WARN, "%s", sheaf_last_error());
 }
 
+/* All devices of the job, and the group that each rank is in. */
+struct groups {
+    const sheaf_backend_dev_t *devices; /* [n_devices] */
+    size_t n_devices;
+    int *of_rank; /* [ranks] */
+    int n;
+};
+
 /* Members and ranks of group g. */
-static enum sheaf_status gather_group(struct gg_ranks *on, const sheaf_backend_dev_t *devices,
-                                      size_t n, const int *group_of, int g,
+static enum sheaf_status gather_group(struct gg_ranks *on, const struct groups *groups, int g,
                                       sheaf_backend_dev_t *members) {
-    on->member = calloc(n + 1, sizeof *on->member);
+    on->member = calloc(groups->n_devices + 1, sizeof *on->member);
     on->part = calloc((size_t)sheaf_world_size(), sizeof *on->part);
     on->report = calloc((size_t)sheaf_world_size(), sizeof *on->report);
-    if (!on->member || !on->part || !on->report)
-        return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "start: out of memory");
-    for (size_t i = 0; i < n; i++) {
-        const int rank = sheaf_world_device_rank(devices[i]);
-        if (group_of[rank] != g) continue;
+    if (!on->member || !on->part || !on->report) return no_memory();
+    for (size_t i = 0; i < groups->n_devices; i++) {
+        const int rank = sheaf_world_device_rank(groups->devices[i]);
+        if (groups->of_rank[rank] != g) continue;
         on->part[rank] = true;
         on->report[rank] = sizeof(struct gg_report);
         on->member[on->n_members] = i;
-        members[on->n_members++] = devices[i];
+        members[on->n_members++] = groups->devices[i];
     }
     return on->n_members ? SHEAF_STATUS_SUCCESS
                          : sheaf_set_error(SHEAF_STATUS_INVALID,
                                            "setting SHEAF_GROUPS: group %d has no device", g);
 }
 
-static enum sheaf_status start_device(struct gg_ranks *on, const sheaf_backend_dev_t *devices,
-                                      size_t n, const int *group_of, int g) {
-    sheaf_backend_dev_t *members = calloc(n + 1, sizeof(sheaf_backend_dev_t));
-    enum sheaf_status st = members
-                               ? gather_group(on, devices, n, group_of, g, members)
-                               : sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "start: out of memory");
+static enum sheaf_status start_device(struct gg_ranks *on, const struct groups *groups, int g) {
+    sheaf_backend_dev_t *members = calloc(groups->n_devices + 1, sizeof(sheaf_backend_dev_t));
+    enum sheaf_status st = members ? gather_group(on, groups, g, members) : no_memory();
     st = sheaf_world_agree(st, "groups");
     if (!st)
         st = sheaf_backend_meta_device(members, (size_t)on->n_members, state_of, on, NULL,
@@ -69,8 +78,8 @@ static enum sheaf_status start_device(struct gg_ranks *on, const sheaf_backend_d
     return st;
 }
 
-/* As rank 0 was told: a launcher need not pass its environment on. */
-static enum sheaf_status read_groups(int *group_of, int *n_groups) {
+/* By the setting of rank 0: a launcher need not pass the environment on to other ranks. */
+static enum sheaf_status read_groups(struct groups *groups) {
     char text[512] = "";
     const char *mine = sheaf_setting_value("SHEAF_GROUPS");
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
@@ -81,29 +90,28 @@ static enum sheaf_status read_groups(int *group_of, int *n_groups) {
     st = sheaf_world_agree(st, "groups");
     if (!st) st = sheaf_world_broadcast(text, sizeof text, 0, "groups");
     if (!st)
-        st = sheaf_world_agree(
-            gg_groups_parse(text, sheaf_world_size(), sheaf_world_host_index, group_of, n_groups),
-            "groups");
+        st = sheaf_world_agree(gg_groups_parse(text, sheaf_world_size(), sheaf_world_host_index,
+                                               groups->of_rank, &groups->n),
+                               "groups");
     return st;
 }
 
 static enum sheaf_status start_devices(struct gg_engine *e) {
-    const sheaf_backend_dev_t *devices = NULL;
     const size_t n_ranks = (size_t)sheaf_world_size();
-    int n_groups = 1, *group_of = calloc(n_ranks, sizeof *group_of);
-    enum sheaf_status st = sheaf_world_devices(&devices, &e->n_members);
+    struct groups groups = {.of_rank = calloc(n_ranks, sizeof(int))};
+    enum sheaf_status st = sheaf_world_devices(&groups.devices, &groups.n_devices);
+    e->n_members = groups.n_devices;
     e->reports = calloc(n_ranks, sizeof *e->reports);
     e->devices = calloc(GG_MAX_GROUPS, sizeof *e->devices);
-    if (!st && (!group_of || !e->reports || !e->devices))
-        st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "start: out of memory");
+    if (!st && (!groups.of_rank || !e->reports || !e->devices)) st = no_memory();
     st = sheaf_world_agree(st, "groups");
-    if (!st) st = read_groups(group_of, &n_groups);
-    for (int g = 0; g < n_groups && !st; g++) {
+    if (!st) st = read_groups(&groups);
+    for (int g = 0; g < groups.n && !st; g++) {
         e->devices[g].engine = e;
         e->n_devices++;
-        st = start_device(&e->devices[g], devices, e->n_members, group_of, g);
+        st = start_device(&e->devices[g], &groups, g);
     }
-    free(group_of);
+    free(groups.of_rank);
     return st;
 }
 
@@ -112,7 +120,7 @@ enum sheaf_status gg_engine_start(bool may_exit, sheaf_failure_fn on_failure,
     const struct sheaf_world_params params = {
         .size = sizeof params, .may_exit = may_exit, .on_failure = on_failure};
     struct gg_engine *e = calloc(1, sizeof *e);
-    if (!e) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "start: out of memory");
+    if (!e) return no_memory();
     enum sheaf_status st = sheaf_world_init(&params);
     if (!st) load_modules();
     if (!st) st = start_devices(e);

@@ -1,4 +1,5 @@
-/* The engine's own structures, shared by engine.c, objects.c and programs.c. */
+/* The engine's own structures, shared by engine.c (devices and the channel of commands), objects.c
+ * and load.c (weights and caches), and programs.c (graphs). */
 #ifndef SHEAF_GGML_ENGINE_IMPL_H
 #define SHEAF_GGML_ENGINE_IMPL_H
 
@@ -19,8 +20,9 @@ struct gg_object {
     const struct sheaf_context *ctx; /* of those that were bound together */
 };
 
-struct gg_binding { /* during BIND */
-    const struct sheaf_tensor *tensor;
+struct gg_binding { /* an object that a BIND makes */
+    size_t object;  /* its number */
+    struct sheaf_tensor *tensor;
     struct sheaf_split_state *state;
 };
 
@@ -61,7 +63,7 @@ struct gg_engine {
     size_t n_groups, cap_groups;
     struct gg_program **programs;
     size_t n_programs, cap_programs;
-    struct gg_binding *binding;
+    struct gg_binding *binding; /* [n_binding], while a BIND is executed */
     size_t n_binding;
     uint8_t *payload;
     size_t payload_cap;
