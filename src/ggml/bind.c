@@ -31,7 +31,7 @@ static enum sheaf_status make_objects(const struct gg_memory *m, struct gg_regio
     }
     for (size_t i = 0; i < n; i++) gg_put_state(&b, states[i]);
     struct gg_command c = {
-        .kind = GG_COMMAND_BIND, .device = (uint32_t)m->device, .group = m->group, .size = b.n};
+        .kind = GG_COMMAND_BIND, .device = (uint32_t)m->device, .buffer = m->number, .size = b.n};
     const enum sheaf_status st = b.failed ? no_memory() : gg_send(&c, b.data, NULL);
     free(b.data);
     return st;

@@ -35,19 +35,19 @@ static void remove_program(size_t at) {
     gg_driver.programs[at] = gg_driver.programs[--gg_driver.n_programs];
 }
 
-/* Programs that use this object, or, if it is GG_NO_OBJECT, any of the group. */
-static void forget_users(uint64_t group, int64_t object) {
+/* Programs that use this object, or, if it is GG_NO_OBJECT, any object of the buffer. */
+static void forget_users(uint64_t buffer, int64_t object) {
     for (size_t i = gg_driver.n_programs; i-- > 0;) {
         const struct gg_sent_program *p = gg_driver.programs[i];
         bool uses = false;
         for (size_t j = 0; j < p->n_uses; j++)
-            uses = uses || (object == GG_NO_OBJECT ? p->uses[j].group == group
+            uses = uses || (object == GG_NO_OBJECT ? p->uses[j].buffer == buffer
                                                    : p->uses[j].object == object);
         if (uses) remove_program(i);
     }
 }
 
-void gg_forget_group(uint64_t group) { forget_users(group, GG_NO_OBJECT); }
+void gg_forget_buffer(uint64_t buffer) { forget_users(buffer, GG_NO_OBJECT); }
 
 void gg_forget_object(int64_t object) { forget_users(0, object); }
 
@@ -138,7 +138,7 @@ static enum sheaf_status describe(struct gg_sent_program *p) {
         const struct gg_made *made = &e->made[i];
         const enum sheaf_type type = (enum sheaf_type)made->record.type;
         if (made->record.kind == GG_LEAF_OBJECT) {
-            p->uses[p->n_uses++] = (struct gg_use){gg_plugin_memory_of(made->tensor)->group,
+            p->uses[p->n_uses++] = (struct gg_use){gg_plugin_memory_of(made->tensor)->number,
                                                    (int64_t)made->record.object};
         } else if (made->record.kind == GG_LEAF_INPUT) {
             struct gg_input *in = &p->inputs[p->n_inputs++];

@@ -14,7 +14,7 @@ struct gg_input {  /* of a program */
 };
 
 struct gg_use { /* an object in a program */
-    uint64_t group;
+    uint64_t buffer;
     int64_t object;
 };
 
@@ -89,8 +89,8 @@ enum sheaf_status gg_find_program(size_t device, const struct gg_cgraph *g,
 enum sheaf_status gg_run_graph(size_t device, const struct gg_cgraph *graph);
 /* The results of the device's run that is under way, if there is one. */
 enum sheaf_status gg_fetch(size_t device);
-/* The programs that use the group, or the object, are gone on all ranks. */
-void gg_forget_group(uint64_t group);
+/* The programs that use the object, or any object of the buffer, are gone on all ranks. */
+void gg_forget_buffer(uint64_t buffer);
 void gg_forget_object(int64_t object);
 void gg_forget_all(void);
 

@@ -144,12 +144,12 @@ static void stop_device(struct gg_ranks *on) {
 void gg_engine_stop(struct gg_engine *e) {
     if (!e) return;
     for (size_t i = 0; i < e->n_programs; i++) gg_program_free(e->programs[i]);
-    for (size_t i = 0; i < e->n_groups; i++) gg_group_free(&e->groups[i]);
+    for (size_t i = 0; i < e->n_batches; i++) gg_batch_free(&e->batches[i]);
     for (size_t i = 0; i < e->n_devices; i++) stop_device(&e->devices[i]);
     free(e->devices);
     free(e->reports);
     free(e->programs);
-    free(e->groups);
+    free(e->batches);
     free(e->objects);
     free(e->payload);
     free(e);

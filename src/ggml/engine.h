@@ -17,13 +17,13 @@
 /* The fields that each uses, its payload, and -> what rank 0 gets. */
 enum gg_command_kind {
     GG_COMMAND_END,  /* the job is over */
-    GG_COMMAND_BIND, /* device, group; payload: shapes and states of the group's objects */
+    GG_COMMAND_BIND, /* device, buffer; payload: shapes and states of objects that lie there */
     GG_COMMAND_SET,  /* object, offset; payload: bytes */
     GG_COMMAND_FILL, /* object, offset, bytes, value */
     GG_COMMAND_GET,  /* object, offset, bytes -> these bytes */
     /* device; payload: path, and where objects lie in that file; no path: rank 0 sends the bytes */
     GG_COMMAND_LOAD,
-    GG_COMMAND_FREE, /* group: its objects, and the programs that use them */
+    GG_COMMAND_FREE, /* buffer: its objects, and the programs that use them */
     /* object, and the programs that use it; memory goes with the last of those bound together */
     GG_COMMAND_RELEASE,
     GG_COMMAND_GRAPH, /* device, program, n_records, n_outputs; payload: outputs, graph */
@@ -44,7 +44,7 @@ struct gg_command {
     uint64_t sequence;
     uint32_t device, value;
     union {
-        uint64_t group, object, program;
+        uint64_t buffer, object, program; /* numbers; buffer: of a buffer of ggml's */
     };
     union {
         uint64_t offset, n_records, with_results;

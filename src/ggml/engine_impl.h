@@ -6,15 +6,15 @@
 #include "base/array.h"
 #include "ggml/engine.h"
 
-struct gg_group { /* objects that were bound together */
-    uint64_t number;
+struct gg_batch {    /* objects that were bound together */
+    uint64_t buffer; /* number of the buffer of ggml that they lie in */
     struct sheaf_context *ctx;
-    sheaf_backend_buffer_t buffer;
+    sheaf_backend_buffer_t memory;
 };
 
 struct gg_object {
     struct sheaf_tensor *tensor; /* NULL: the number is free */
-    uint64_t group;
+    uint64_t buffer;
     size_t device;
     bool goes;                       /* it is to be freed, and programs that use it before */
     const struct sheaf_context *ctx; /* of those that were bound together */
@@ -59,8 +59,8 @@ struct gg_engine {
     uint64_t sequence;
     struct gg_object *objects;
     size_t n_objects, cap_objects, max_objects; /* max_objects: the most so far */
-    struct gg_group *groups;
-    size_t n_groups, cap_groups;
+    struct gg_batch *batches;
+    size_t n_batches, cap_batches;
     struct gg_program **programs;
     size_t n_programs, cap_programs;
     struct gg_binding *binding; /* [n_binding], while a BIND is executed */
@@ -70,7 +70,7 @@ struct gg_engine {
     uint64_t n_runs, n_graphs, n_inputs, input_bytes, n_moves, sent_bytes; /* sent: of weights */
 };
 
-void gg_group_free(struct gg_group *group);
+void gg_batch_free(struct gg_batch *batch);
 void gg_program_free(struct gg_program *program); /* accepts NULL */
 struct sheaf_tensor *gg_object_tensor(void *engine, uint32_t object);
 /* Drops the programs that use objects which go. */

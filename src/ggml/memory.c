@@ -11,7 +11,7 @@
 #include "base/hash.h"
 #include "ggml/translate.h"
 
-struct gg_memory *gg_memory_new(size_t size, uint64_t group, size_t device) {
+struct gg_memory *gg_memory_new(size_t size, uint64_t number, size_t device) {
     struct gg_memory *m = calloc(1, sizeof *m);
     if (!m) return NULL;
     /* pages take memory when they are written */
@@ -23,7 +23,7 @@ struct gg_memory *gg_memory_new(size_t size, uint64_t group, size_t device) {
     }
     m->base = base;
     m->size = size;
-    m->group = group;
+    m->number = number;
     m->device = device;
     return m;
 }

@@ -29,7 +29,7 @@ struct gg_region {
 struct gg_memory {
     char *base;
     size_t size;
-    uint64_t group; /* of the engine */
+    uint64_t number; /* by which the ranks know the buffer */
     size_t device;  /* whose it is */
     struct gg_region **regions;
     size_t n_regions, cap_regions;
@@ -50,7 +50,7 @@ bool gg_number_take(struct gg_numbers *all, struct gg_region *r);
 /* The region has no object then. */
 void gg_number_return(struct gg_numbers *all, struct gg_region *r);
 
-struct gg_memory *gg_memory_new(size_t size, uint64_t group, size_t device);
+struct gg_memory *gg_memory_new(size_t size, uint64_t number, size_t device);
 void gg_memory_free(struct gg_memory *m);
 
 /* The region of a tensor without view_src; a new one if there is none at its address. NULL: out of

@@ -17,9 +17,9 @@ static enum sheaf_status no_memory(void) {
 
 /* ---- objects and their memory ---- */
 
-void gg_group_free(struct gg_group *group) {
-    sheaf_backend_buffer_free(group->buffer);
-    sheaf_free(group->ctx);
+void gg_batch_free(struct gg_batch *batch) {
+    sheaf_backend_buffer_free(batch->memory);
+    sheaf_free(batch->ctx);
 }
 
 /* Tensors of the message's shapes, as e->binding. */
@@ -57,10 +57,10 @@ static enum sheaf_status take_states(struct gg_engine *e, struct gg_reader *r, i
     return SHEAF_STATUS_SUCCESS;
 }
 
-/* Memory for the group's tensors, cut as e->binding says, and filled with 0. */
-static enum sheaf_status allocate(const struct gg_ranks *on, struct gg_group *group) {
-    enum sheaf_status st = sheaf_backend_alloc_ctx_tensors(group->ctx, on->backend, &group->buffer);
-    if (!st && group->buffer) st = sheaf_backend_buffer_clear(group->buffer, 0);
+/* Memory for the batch's tensors, cut as e->binding says, and filled with 0. */
+static enum sheaf_status allocate(const struct gg_ranks *on, struct gg_batch *batch) {
+    enum sheaf_status st = sheaf_backend_alloc_ctx_tensors(batch->ctx, on->backend, &batch->memory);
+    if (!st && batch->memory) st = sheaf_backend_buffer_clear(batch->memory, 0);
     return sheaf_world_agree(st, "memory of weights and caches");
 }
 
@@ -75,18 +75,18 @@ static enum sheaf_status note_objects(struct gg_engine *e, const struct gg_comma
     if (want > e->max_objects) e->max_objects = want;
     for (size_t i = 0; i < e->n_binding; i++)
         e->objects[e->binding[i].object] = (struct gg_object){
-            .tensor = e->binding[i].tensor, .group = c->group, .device = c->device, .ctx = ctx};
+            .tensor = e->binding[i].tensor, .buffer = c->buffer, .device = c->device, .ctx = ctx};
     return SHEAF_STATUS_SUCCESS;
 }
 
 static enum sheaf_status bind(struct gg_engine *e, const struct gg_command *c, struct gg_reader *r,
-                              struct gg_group *group) {
+                              struct gg_batch *batch) {
     const struct gg_ranks *on = &e->devices[c->device];
-    enum sheaf_status st = take_shapes(e, r, group->ctx);
+    enum sheaf_status st = take_shapes(e, r, batch->ctx);
     if (!st) st = take_states(e, r, on->n_members);
     st = sheaf_world_agree(st, "objects");
-    if (!st) st = allocate(on, group);
-    return st ? st : gg_or_end(note_objects(e, c, group->ctx));
+    if (!st) st = allocate(on, batch);
+    return st ? st : gg_or_end(note_objects(e, c, batch->ctx));
 }
 
 enum sheaf_status gg_execute_bind(struct gg_engine *e, const struct gg_command *c,
@@ -95,23 +95,23 @@ enum sheaf_status gg_execute_bind(struct gg_engine *e, const struct gg_command *
     const uint64_t n = gg_take_u64(&r);
     if (n > c->size / sizeof(struct gg_object_shape)) /* before memory for so many is taken */
         return sheaf_set_error(SHEAF_STATUS_INVALID, "objects: the message is cut off");
-    struct gg_group group = {.number = c->group};
+    struct gg_batch batch = {.buffer = c->buffer};
     e->binding = n < MAX_OBJECTS ? calloc(n + 1, sizeof *e->binding) : NULL;
     e->n_binding = e->binding ? (size_t)n : 0;
-    group.ctx = sheaf_init((struct sheaf_init_params){
+    batch.ctx = sheaf_init((struct sheaf_init_params){
         .mem_size = (e->n_binding + 1) * sheaf_tensor_overhead(), .no_alloc = true});
-    const bool ok = e->binding && group.ctx &&
-                    sheaf__grow(&e->groups, &e->cap_groups, e->n_groups + 1, sizeof *e->groups);
+    const bool ok = e->binding && batch.ctx &&
+                    sheaf__grow(&e->batches, &e->cap_batches, e->n_batches + 1, sizeof *e->batches);
     enum sheaf_status st = sheaf_world_agree(ok ? SHEAF_STATUS_SUCCESS : no_memory(), "objects");
-    if (!st) st = bind(e, c, &r, &group);
+    if (!st) st = bind(e, c, &r, &batch);
     for (size_t i = 0; i < e->n_binding; i++) sheaf_split_state_free(e->binding[i].state);
     free(e->binding);
     e->binding = NULL;
     e->n_binding = 0;
     if (st)
-        gg_group_free(&group);
+        gg_batch_free(&batch);
     else
-        e->groups[e->n_groups++] = group;
+        e->batches[e->n_batches++] = batch;
     return st;
 }
 
@@ -126,16 +126,16 @@ static void let_go(struct gg_engine *e) {
 
 enum sheaf_status gg_execute_free(struct gg_engine *e, const struct gg_command *c) {
     for (size_t i = 0; i < e->n_objects; i++)
-        e->objects[i].goes = e->objects[i].tensor && e->objects[i].group == c->group;
+        e->objects[i].goes = e->objects[i].tensor && e->objects[i].buffer == c->buffer;
     let_go(e);
     size_t kept = 0;
-    for (size_t i = 0; i < e->n_groups; i++) {
-        if (e->groups[i].number == c->group)
-            gg_group_free(&e->groups[i]);
+    for (size_t i = 0; i < e->n_batches; i++) {
+        if (e->batches[i].buffer == c->buffer)
+            gg_batch_free(&e->batches[i]);
         else
-            e->groups[kept++] = e->groups[i];
+            e->batches[kept++] = e->batches[i];
     }
-    e->n_groups = kept;
+    e->n_batches = kept;
     return SHEAF_STATUS_SUCCESS;
 }
 
@@ -148,10 +148,10 @@ enum sheaf_status gg_execute_release(struct gg_engine *e, const struct gg_comman
     e->objects[c->object].goes = true;
     let_go(e);
     for (size_t i = 0; i < e->n_objects; i++) others = others || e->objects[i].ctx == ctx;
-    for (size_t i = 0; i < e->n_groups && !others; i++) {
-        if (e->groups[i].ctx != ctx) continue;
-        gg_group_free(&e->groups[i]);
-        e->groups[i] = e->groups[--e->n_groups];
+    for (size_t i = 0; i < e->n_batches && !others; i++) {
+        if (e->batches[i].ctx != ctx) continue;
+        gg_batch_free(&e->batches[i]);
+        e->batches[i] = e->batches[--e->n_batches];
         break;
     }
     return SHEAF_STATUS_SUCCESS;

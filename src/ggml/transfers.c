@@ -22,14 +22,14 @@ struct transfer {
 };
 
 struct gg_memory *gg_driver_alloc(size_t device, size_t size) {
-    static _Atomic uint64_t group = 1;
-    return gg_memory_new(size, group++, device);
+    static _Atomic uint64_t number = 1;
+    return gg_memory_new(size, number++, device);
 }
 
 static enum sheaf_status free_task(void *argument) {
     struct gg_memory *m = argument;
-    gg_forget_group(m->group);
-    struct gg_command c = {.kind = GG_COMMAND_FREE, .group = m->group};
+    gg_forget_buffer(m->number);
+    struct gg_command c = {.kind = GG_COMMAND_FREE, .buffer = m->number};
     const enum sheaf_status st = gg_send(&c, NULL, NULL);
     for (size_t i = 0; i < m->n_regions && !st; i++)
         gg_number_return(&gg_driver.numbers, m->regions[i]);

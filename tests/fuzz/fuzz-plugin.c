@@ -49,7 +49,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         switch (kind) {
         case 0:
             if (!is_large(payload, n))
-                send(COMMAND(BIND, .group = a % 4, .size = n), payload, NULL);
+                send(COMMAND(BIND, .buffer = a % 4, .size = n), payload, NULL);
             break;
         case 1:
             send(COMMAND(SET, .object = a, .offset = c, .size = n), payload, NULL);
@@ -58,7 +58,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             send(COMMAND(GET, .object = a, .offset = c, .bytes = n), NULL, result);
             break;
         case 3:
-            send(COMMAND(FREE, .group = a % 4), NULL, NULL);
+            send(COMMAND(FREE, .buffer = a % 4), NULL, NULL);
             break;
         case 4:
             send(COMMAND(ASK, .n_records = a, .size = n), payload, NULL);
@@ -70,6 +70,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         b.at += n;
         b.left -= n;
     }
-    for (uint64_t group = 0; group < 4; group++) send(COMMAND(FREE, .group = group), NULL, NULL);
+    for (uint64_t i = 0; i < 4; i++) send(COMMAND(FREE, .buffer = i), NULL, NULL);
     return 0;
 }

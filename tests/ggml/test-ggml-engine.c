@@ -22,7 +22,7 @@ static enum sheaf_status bind(uint64_t number) {
     gg_put_u64(&b, 1);
     gg_put(&b, &s, sizeof s);
     gg_put_state(&b, state);
-    struct gg_command c = {.kind = GG_COMMAND_BIND, .group = 7, .size = b.n};
+    struct gg_command c = {.kind = GG_COMMAND_BIND, .buffer = 7, .size = b.n};
     sheaf_set_error(SHEAF_STATUS_INVALID, "an older failure");
     const enum sheaf_status st = gg_engine_do(engine, &c, b.data, NULL);
     sheaf_split_state_free(state);
