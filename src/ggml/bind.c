@@ -1,4 +1,5 @@
-/* Regions become objects: memory on all ranks, cut by split states, and their bytes. */
+/* Regions become objects when the first graph uses them: memory on all ranks, cut by split states,
+ * and their bytes. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -63,14 +63,18 @@ void gg_forget_all(void) {
     free(gg_driver.addresses);
 }
 
-static uint64_t hash_of(const struct gg_bytes *a, const struct gg_bytes *b) {
-    uint64_t h = sheaf__mix(a->n, b->n), word;
-    for (size_t i = 0; i + 8 <= a->n; i += 8)
-        h = (memcpy(&word, a->data + i, 8), sheaf__mix(h, word));
-    for (size_t i = 0; i + 4 <= b->n; i += 4) {
-        uint32_t half;
-        memcpy(&half, b->data + i, 4);
-        h = sheaf__mix(h, half);
+/* Outputs are numbers of 8 bytes, and the graph is words of 4 (wire.h). */
+static uint64_t hash_of(const struct gg_bytes *outputs, const struct gg_bytes *graph) {
+    uint64_t h = sheaf__mix(outputs->n, graph->n);
+    for (size_t i = 0; i + 8 <= outputs->n; i += 8) {
+        uint64_t number;
+        memcpy(&number, outputs->data + i, sizeof number);
+        h = sheaf__mix(h, number);
+    }
+    for (size_t i = 0; i + 4 <= graph->n; i += 4) {
+        uint32_t word;
+        memcpy(&word, graph->data + i, sizeof word);
+        h = sheaf__mix(h, word);
     }
     return h;
 }

@@ -1,5 +1,6 @@
-/* The file is opened by way of its maker, which may have closed no descriptor, and else by way of a
- * descriptor that came down with the environment: programs between may close those. */
+/* The file is opened through the process that made it, /proc/PID/fd/NUMBER. If that process is
+ * gone, the descriptor of the same number that this process has inherited is tried; programs
+ * between the two may have closed it. */
 #include "ggml/claim.h"
 
 #include <errno.h>

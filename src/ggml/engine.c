@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arith.h"
 #include "ggml/engine_impl.h"
 #include "ggml/groups.h"
 
@@ -246,7 +247,7 @@ static const bool *ranks_of_payload(const struct gg_engine *e, const struct gg_c
 static enum sheaf_status broadcast(const bool *part, void *data, size_t size) {
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     for (size_t at = 0, n; at < size && !st; at += n) {
-        n = size - at < CHUNK ? size - at : CHUNK;
+        n = sheaf__min_size(size - at, CHUNK);
         st = sheaf_world_broadcast_to(part, (char *)data + at, n, 0, "payload");
     }
     return st;

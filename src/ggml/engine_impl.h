@@ -76,27 +76,33 @@ struct sheaf_tensor *gg_object_tensor(void *engine, uint32_t object);
 /* Drops the programs that use objects which go. */
 void gg_programs_let_go(struct gg_engine *e);
 
-/* A local failure where ranks would be apart then. */
+/* Ends the job if `st` is a failure of this rank alone, after which ranks would not go on with the
+ * same commands. Returns st: with one rank it is an ordinary failure. */
 enum sheaf_status gg_or_end(enum sheaf_status st);
-/* NULL: there is none. */
+/* NULL: there is none. *at (may be NULL): its place in e->programs. */
 struct gg_program *gg_program_find(const struct gg_engine *e, uint64_t number, size_t *at);
-/* A payload is NULL on a rank that it is not meant for. */
+/* Makes NaN of the F32 results, at rank 0's addresses. */
+void gg_spoil_results(const struct gg_engine *e, uint64_t program, void *const *result);
+
+/* ---- a function for each kind of command; a payload is NULL on a rank that it is not for ---- */
+
+/* objects.c */
 enum sheaf_status gg_execute_bind(struct gg_engine *e, const struct gg_command *c,
                                   const uint8_t *payload);
 enum sheaf_status gg_execute_transfer(struct gg_engine *e, const struct gg_command *c,
                                       const uint8_t *payload, void *result);
-enum sheaf_status gg_execute_load(struct gg_engine *e, const struct gg_command *c,
-                                  const uint8_t *payload, const struct gg_source *mine);
 enum sheaf_status gg_execute_free(struct gg_engine *e, const struct gg_command *c);
 enum sheaf_status gg_execute_release(struct gg_engine *e, const struct gg_command *c);
+/* load.c */
+enum sheaf_status gg_execute_load(struct gg_engine *e, const struct gg_command *c,
+                                  const uint8_t *payload, const struct gg_source *mine);
+/* programs.c */
 enum sheaf_status gg_execute_graph(struct gg_engine *e, const struct gg_command *c,
                                    const uint8_t *payload);
 enum sheaf_status gg_execute_drop(struct gg_engine *e, const struct gg_command *c);
 enum sheaf_status gg_execute_run(struct gg_engine *e, const struct gg_command *c,
                                  const uint8_t *payload, void *result);
 enum sheaf_status gg_execute_fetch(struct gg_engine *e, const struct gg_command *c, void *result);
-/* Makes NaN of the F32 results, at rank 0's addresses. */
-void gg_spoil_results(const struct gg_engine *e, uint64_t program, void *const *result);
 enum sheaf_status gg_execute_ask(struct gg_engine *e, const struct gg_command *c,
                                  const uint8_t *payload);
 

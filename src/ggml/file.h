@@ -6,9 +6,9 @@
 
 /* A number of the file's size and of samples of its bytes; 0: it cannot be read. */
 uint64_t gg_file_hash(int fd, uint64_t *size);
-/* Why a rank does not read a file. */
+/* Can a rank read its copy of a file, and if not, why? */
 enum gg_file_lack {
-    GG_FILE_OPEN, /* it does */
+    GG_FILE_OPEN, /* it can */
     GG_FILE_FAILS,
     GG_FILE_NOT_REGULAR,
     GG_FILE_OTHER_SIZE,

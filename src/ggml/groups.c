@@ -1,4 +1,4 @@
-/* Reads SHEAF_GROUPS. Every rank reads the text of rank 0, so that all come to the same groups. */
+/* Reads SHEAF_GROUPS. Every rank is given the text of rank 0, so that all have the same groups. */
 #include "ggml/groups.h"
 
 #include <ctype.h>

@@ -1,4 +1,4 @@
-/* Finds ggml's functions by name and checks its layouts on tensors that ggml makes itself. */
+/* Maps the host's ops and types by name, and checks its layouts on tensors that it makes itself. */
 #include "ggml/host.h"
 
 #include <dlfcn.h>
@@ -150,7 +150,7 @@ static void map_types(const struct probe *p, struct gg_host *h, int8_t *map) {
     }
 }
 
-/* ---- layouts ---- */
+/* ---- layouts of tensors and graphs ---- */
 
 static bool is_plain(const struct gg_tensor *t, int type) {
     return t->type == type && t->ne[0] == 3 && t->ne[1] == 5 && t->ne[2] == 7 && t->ne[3] == 2 &&
@@ -200,6 +200,8 @@ static enum sheaf_status probe_tensors(const struct probe *p, struct gg_host *h,
     return SHEAF_STATUS_SUCCESS;
 }
 
+/* ---- layouts of buffers ---- */
+
 static void probe_free(struct gg_buffer *buffer) { (void)buffer; }
 
 struct gg_buffer *gg_host_new_buffer(const struct gg_host *h, struct gg_buft *buft,
@@ -227,7 +229,8 @@ uint64_t gg_uid(const struct gg_host *h, const struct gg_cgraph *graph) {
     return h->has_uid ? graph->uid : 0;
 }
 
-/* The short table first, for the other one reads behind the end of a buffer that has it. */
+/* The short table is tried first: to look for the long one in a buffer that has the short one would
+ * read behind its end. */
 static enum sheaf_status probe_buffer(const struct probe *p, struct gg_host *h) {
     static int context;
     static struct gg_buft_3 buft; /* looked at by nothing that is called here */
@@ -247,6 +250,8 @@ static enum sheaf_status probe_buffer(const struct probe *p, struct gg_host *h) 
     }
     return refuse("struct ggml_backend_buffer has another layout");
 }
+
+/* ---- all of it ---- */
 
 enum sheaf_status gg_host_find(const void *caller, struct gg_host *h) {
     void *library = open_caller(caller);

@@ -1,6 +1,7 @@
-/* The ggml library of the program that loaded the plugin: its functions, the numbers that it gives
- * to ops and types, and whether its structures lie as abi.h says. Filled once, before anything
- * else; read-only afterwards. */
+/* The ggml library in this process, called the host: its version, the numbers that it gives to ops
+ * and types, and whether its structures lie as abi.h says. For the plugin that is the ggml of the
+ * program that loaded it, for libsheaf-ggml.so a library of ggml (library.h). Filled once, before
+ * anything else; read-only afterwards. */
 #ifndef SHEAF_GGML_HOST_H
 #define SHEAF_GGML_HOST_H
 
@@ -14,7 +15,7 @@ struct gg_host {
     char version[32];
     struct gg_buffer *(*buffer_init)(struct gg_buft *buft, struct gg_buffer_i iface, void *context,
                                      size_t size); /* for gg_host_new_buffer */
-    bool is_0_9;                                   /* its tables lack what 0.10 has put into them */
+    bool is_0_9;                                   /* its tables lack the fields that 0.10 added */
     bool has_uid;                                  /* its graphs have one */
     int8_t op[GG_MAX_OPS];      /* row of the table of ops (op_table.h); -1: none */
     int8_t unary[GG_MAX_UNARY]; /* enum sheaf_unary_op; -1: none */

@@ -1,4 +1,4 @@
-/* Opens the library, finds its functions, has it load its backends.
+/* Finds or opens the library, and has it load its backends.
  *
  * SHEAF_GGML_LIB names the file, SHEAF_GGML_BACKENDS the folder of the backends. Without the latter
  * the library searches where it was built to; if that gives no device, its own folder and the one
@@ -129,13 +129,13 @@ static enum sheaf_status find_all(void *handle, struct gg_library *l) {
 
 /* ---- the file ---- */
 
-struct objects { /* that are loaded */
+struct loaded { /* all libraries of this process */
     char **name;
     size_t n, cap;
 };
 
-static int note_object(struct dl_phdr_info *info, size_t size, void *user) {
-    struct objects *o = user;
+static int note_loaded(struct dl_phdr_info *info, size_t size, void *user) {
+    struct loaded *o = user;
     (void)size;
     if (!*info->dlpi_name || !sheaf__grow(&o->name, &o->cap, o->n + 1, sizeof *o->name)) return 0;
     o->name[o->n] = strdup(info->dlpi_name);
@@ -147,19 +147,19 @@ static int note_object(struct dl_phdr_info *info, size_t size, void *user) {
  * under any name and for itself alone, as modules of Python have. */
 static void *open_programs(void) {
     static const char wanted[] = "ggml_backend_dev_count";
-    struct objects objects = {0};
+    struct loaded loaded = {0};
     void *found = NULL;
     if (dlsym(RTLD_DEFAULT, wanted)) return dlopen(NULL, RTLD_NOW);
-    dl_iterate_phdr(note_object, &objects);
-    for (size_t i = 0; i < objects.n; i++) {
-        void *handle = found ? NULL : dlopen(objects.name[i], RTLD_NOW | RTLD_NOLOAD);
+    dl_iterate_phdr(note_loaded, &loaded);
+    for (size_t i = 0; i < loaded.n; i++) {
+        void *handle = found ? NULL : dlopen(loaded.name[i], RTLD_NOW | RTLD_NOLOAD);
         if (handle && dlsym(handle, wanted))
             found = handle;
         else if (handle)
             dlclose(handle);
-        free(objects.name[i]);
+        free(loaded.name[i]);
     }
-    free(objects.name);
+    free(loaded.name);
     return found;
 }
 

@@ -1,6 +1,6 @@
-/* The ggml library whose devices are members: the one of the program that this process is, else one
- * that is opened here. Functions are found by name; nothing is believed before gg_host_check has
- * looked at the layouts. Opened once, by one thread, and kept until the process ends. */
+/* The ggml library whose devices are members: that of the program in this process, or one that is
+ * opened here. Functions are found by name, and no structure is read before gg_host_check has
+ * checked the layouts. Opened once, by one thread, and kept until the process ends. */
 #ifndef SHEAF_GGML_LIBRARY_H
 #define SHEAF_GGML_LIBRARY_H
 

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arith.h"
 #include "ggml/member_build.h"
 
 enum { SELF_SPAN = offsetof(struct sheaf_tensor, extra) };
@@ -35,13 +36,10 @@ static enum sheaf_status place_owner(const struct gg_build *b, struct gg_item *i
     return place(b, buffer->gg, &item->gg, t->data);
 }
 
-static size_t aligned(const struct gg_build *b, size_t n) {
-    const size_t a = b->lib->buft_get_alignment(b->g->m->gg_buft);
-    return (n + a - 1) / a * a;
-}
-
 static size_t scratch_bytes(const struct gg_build *b, const struct gg_item *item) {
-    return aligned(b, b->lib->buft_get_alloc_size(b->g->m->gg_buft, &item->gg));
+    struct gg_buft *buft = b->g->m->gg_buft;
+    return sheaf__align_up(b->lib->buft_get_alloc_size(buft, &item->gg),
+                           b->lib->buft_get_alignment(buft));
 }
 
 static enum sheaf_status place_scratch(struct gg_build *b) {

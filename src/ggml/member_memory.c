@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arith.h"
 #include "base/array.h"
 #include "ggml/member.h"
 
@@ -142,7 +143,7 @@ static enum sheaf_status buffer_memset(sheaf_backend_buffer_t buffer, struct she
         return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", b->member->name);
     memset(part, value, PART);
     for (size_t at = 0; at < size; at += PART)
-        lib_of(b)->tensor_set(&gg, part, offset + at, size - at < PART ? size - at : PART);
+        lib_of(b)->tensor_set(&gg, part, offset + at, sheaf__min_size(size - at, PART));
     free(part);
     return SHEAF_STATUS_SUCCESS;
 }

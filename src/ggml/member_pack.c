@@ -14,6 +14,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/arith.h"
 #include "ggml/log.h"
 #include "ggml/member.h"
 #include "sheaf/settings.h"
@@ -80,7 +81,7 @@ static const struct gg_layout *layout_for(const struct gg_member *m, const struc
 /* The whole pages between two addresses, which nothing reads any more. */
 static void give_back(void *data, size_t size) {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE), at = (size_t)data;
-    const size_t first = (at + page - 1) / page * page, end = (at + size) / page * page;
+    const size_t first = sheaf__align_up(at, page), end = (at + size) / page * page;
     if (first < end) madvise((char *)data + (first - at), end - first, MADV_DONTNEED);
 }
 

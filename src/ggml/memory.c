@@ -1,4 +1,4 @@
-/* Address ranges and the regions in them. */
+/* Ranges of addresses for buffers, the regions in them, and numbers of objects. */
 #include "ggml/memory.h"
 
 #include <stdlib.h>

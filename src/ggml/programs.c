@@ -1,4 +1,4 @@
-/* Programs: graphs of rank 0's program, built once on every rank from the same bytes, and run. */
+/* Programs: graphs that rank 0 has sent, built once on every rank from the same bytes, and run. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,6 +4,7 @@
  * the shadow or in a file until a graph uses it, and then on the ranks. */
 #include <string.h>
 
+#include "base/arith.h"
 #include "ggml/calls.h"
 #include "ggml/driver_impl.h"
 #include "ggml/file.h"
@@ -87,7 +88,7 @@ static enum sheaf_status set_object(const struct gg_region *r, const struct tran
     enum { PART = 4 << 20 };
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     for (size_t at = 0, n; at < x->size && !st; at += n) {
-        n = x->size - at < PART ? x->size - at : PART;
+        n = sheaf__min_size(x->size - at, PART);
         struct gg_command c = {.kind = GG_COMMAND_SET,
                                .object = (uint64_t)r->object,
                                .offset = x->offset + at,
