@@ -42,31 +42,41 @@ static size_t scratch_bytes(const struct gg_build *b, const struct gg_item *item
                            b->lib->buft_get_alignment(buft));
 }
 
+static bool is_scratch(const struct gg_item *item) { return !item->from && !item->gg.view_src; }
+
+static size_t all_scratch_bytes(const struct gg_build *b) {
+    size_t total = 0;
+    for (struct gg_chunk *c = b->g->first; c; c = c->next)
+        for (size_t i = 0; i < c->n; i++)
+            if (is_scratch(&c->items[i])) total += scratch_bytes(b, &c->items[i]);
+    return total;
+}
+
+static void write_values(const struct gg_build *b, struct gg_item *item) {
+    const int64_t *ne = item->gg.ne;
+    if (item->values)
+        b->lib->tensor_set(&item->gg, item->values, 0,
+                           (size_t)(ne[2] * ne[1] * ne[0]) * sizeof *item->values);
+}
+
 static enum sheaf_status place_scratch(struct gg_build *b) {
     struct gg_member_graph *g = b->g;
-    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    size_t total = 0, at = 0;
-    for (struct gg_chunk *c = g->first; c; c = c->next)
-        for (size_t i = 0; i < c->n; i++)
-            if (!c->items[i].from && !c->items[i].gg.view_src)
-                total += scratch_bytes(b, &c->items[i]);
-    if (!total) return st;
+    const size_t total = all_scratch_bytes(b);
+    if (!total) return SHEAF_STATUS_SUCCESS;
     g->scratch = b->lib->buft_alloc_buffer(g->m->gg_buft, total);
     if (!g->scratch) return no_memory(g->m);
-    char *base = b->lib->buffer_get_base(g->scratch);
+    char *at = b->lib->buffer_get_base(g->scratch);
     for (struct gg_chunk *c = g->first; c; c = c->next) {
-        for (size_t i = 0; i < c->n && !st; i++) {
+        for (size_t i = 0; i < c->n; i++) {
             struct gg_item *item = &c->items[i];
-            if (item->from || item->gg.view_src) continue;
-            st = place(b, g->scratch, &item->gg, base + at);
+            if (!is_scratch(item)) continue;
+            const enum sheaf_status st = place(b, g->scratch, &item->gg, at);
+            if (st) return st;
             at += scratch_bytes(b, item);
-            if (!st && item->values)
-                b->lib->tensor_set(&item->gg, item->values, 0,
-                                   (size_t)(item->gg.ne[2] * item->gg.ne[1] * item->gg.ne[0]) *
-                                       sizeof *item->values);
+            write_values(b, item);
         }
     }
-    return st;
+    return SHEAF_STATUS_SUCCESS;
 }
 
 static enum sheaf_status place_all(struct gg_build *b) {
@@ -100,7 +110,7 @@ static enum sheaf_status refuse(const struct gg_build *b, const struct sheaf_ten
         node->op_params[SHEAF_OP_PARAM_EXTENT] ? " as a slice" : "", gg_library_text(b->lib));
 }
 
-static enum sheaf_status emit_nodes(struct gg_build *b, const struct sheaf_cgraph *graph) {
+static enum sheaf_status build_nodes(struct gg_build *b, const struct sheaf_cgraph *graph) {
     for (int i = 0; i < b->g->n_nodes; i++) {
         const struct sheaf_tensor *node = sheaf_graph_node(graph, i);
         const size_t before = b->n_nodes;
@@ -138,7 +148,7 @@ enum sheaf_status gg_member_graph_new(struct gg_member *m, const struct sheaf_cg
     g->m = m;
     g->n_nodes = sheaf_graph_n_nodes(graph);
     for (int i = 0; i < g->n_nodes; i++) gg_build_remember(&b, sheaf_graph_node(graph, i));
-    enum sheaf_status st = b.no_memory ? no_memory(m) : emit_nodes(&b, graph);
+    enum sheaf_status st = b.no_memory ? no_memory(m) : build_nodes(&b, graph);
     if (!st) st = place_all(&b);
     if (!st) st = make_graph(&b);
     for (size_t i = 0; i < g->n_seen; i++) g->seen[i].gg = gg_build_find(&b, g->seen[i].tensor);
