@@ -7,8 +7,9 @@
 #include "ggml/driver.h"
 #include "ggml/groups.h"
 
-struct gg_input {  /* of a program */
-    uint8_t *sent; /* what the ranks have */
+/* An input of a program. */
+struct gg_input {
+    uint8_t *sent; /* [bytes] what the ranks have */
     size_t bytes;
     bool is_sent, written; /* written: by the program itself */
 };

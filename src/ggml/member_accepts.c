@@ -11,10 +11,11 @@ enum layout {
     DENSE, /* all do */
 };
 
+/* Of an op: how operands 0 and 1 and the result must lie, and what else holds. */
 struct limits {
-    bool there;
+    bool there; /* the op has a row */
     enum layout a, b, result;
-    bool (*check)(const struct sheaf_tensor *node);
+    bool (*check)(const struct sheaf_tensor *node); /* NULL: nothing else */
 };
 
 static bool is_float(const struct sheaf_tensor *t) {
@@ -182,6 +183,7 @@ static bool indexer(const struct sheaf_tensor *n) {
            n->src[3]->type == SHEAF_TYPE_F16;
 }
 
+/* Operand 0 and the result are dense, or have dense rows. */
 #define MAP(c)                                                                                     \
     { true, DENSE, ANY, DENSE, c }
 #define ROW(c)                                                                                     \

@@ -1,10 +1,10 @@
-/* The memory of ggml's buffers: a range of addresses each, with a shadow that holds what the host
- * has written and what graphs have left for it to read, and the objects of the engine that stand in
- * the place of weights and caches.
+/* The memory of ggml's buffers on rank 0. A buffer is a range of addresses with pages of its own,
+ * the shadow, which holds what the program has written and the results that it may read.
  *
- * A region is a tensor that owns its memory. Until a graph uses it, its bytes are in the shadow or
- * in a file; from then on the object has them. Results of graphs, and leaves of compute buffers,
- * are never objects: they travel between shadow and ranks with each run. */
+ * A region is a weight or a cache: a tensor in the buffer that owns its memory. Until a graph uses
+ * it, its bytes are in the shadow or in a file. From then on they are in an object of the engine,
+ * on all ranks. Results of graphs, and leaves in compute buffers, are never objects: they travel
+ * between the shadow and the ranks with each run. */
 #ifndef SHEAF_GGML_MEMORY_H
 #define SHEAF_GGML_MEMORY_H
 
@@ -20,7 +20,7 @@ struct gg_region {
     int64_t ne[SHEAF_MAX_DIMS];
     int64_t object; /* GG_NO_OBJECT until a graph uses it */
     bool bound;     /* the object has memory and data */
-    bool written;
+    bool written;   /* it may have bytes that are not 0 */
     const struct gg_file *file; /* the bytes are there; NULL: in the shadow */
     uint64_t file_offset;
     char name[GG_MAX_NAME];

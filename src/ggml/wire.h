@@ -1,6 +1,7 @@
-/* Graphs and split states as bytes: what rank 0 sends, and the key by which it finds a program
- * again. All ranks run one build of the library (its version is compared at the start), on machines
- * of one byte order; everything that is read is checked all the same.
+/* Payloads of commands: graphs and split states as bytes. The bytes of a graph are also the key by
+ * which rank 0 finds a program again. All ranks run one build of the library (its version is
+ * compared at the start), on machines of one byte order; everything that is read is checked all the
+ * same.
  *
  * A graph is a list of records, each one tensor: a leaf, or a node whose operands come before it. A
  * record is a bitmap of its 64 words that are not zero, and these words.
