@@ -65,17 +65,24 @@ static enum sheaf_status hand_over(gg_task_fn task, void *argument) {
     return st;
 }
 
+static bool is_child(void) { return shared.pid != getpid(); }
+
 static enum sheaf_status not_there(void) {
-    return sheaf_set_error(SHEAF_STATUS_INVALID,
-                           "SHEAF is not there in this process: the job has ended, or this is "
-                           "a child of the process that belongs to it");
+    if (is_child())
+        return sheaf_set_error(
+            SHEAF_STATUS_INVALID,
+            "this process is a forked child of process %ld, which SHEAF belongs "
+            "to; compute there, or start the child as a program of its own "
+            "(Python's multiprocessing: \"spawn\"), which computes without SHEAF",
+            (long)shared.pid);
+    return sheaf_set_error(SHEAF_STATUS_INVALID, "SHEAF is not there any more: the job has ended");
 }
 
 /* On this thread: to wake another one takes 50 to 200 us in a virtual machine, and to keep it awake
  * takes a core. On the driver thread if MPI serves no other. A child of a fork has no such thread,
  * and the job is not its own. */
 enum sheaf_status gg_call(gg_task_fn task, void *argument) {
-    if (shared.pid != getpid()) return not_there();
+    if (is_child()) return not_there();
     is_inside = true;
     pthread_mutex_lock(&shared.callers);
     const enum sheaf_status st = !shared.open              ? not_there()
@@ -101,11 +108,11 @@ enum sheaf_status gg_calls_open(gg_task_fn first) {
     return st;
 }
 
-bool gg_calls_are_open(void) { return shared.open; }
+bool gg_calls_are_open(void) { return shared.open && !is_child(); }
 
 /* Where this does nothing inside of a call, the other ranks see this one go. */
 void gg_calls_close(gg_task_fn last) {
-    if (is_inside || shared.pid != getpid()) return;
+    if (is_inside || is_child()) return;
     pthread_mutex_lock(&shared.callers);
     if (shared.open) {
         shared.open = false;

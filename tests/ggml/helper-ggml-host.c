@@ -7,7 +7,7 @@
  * whether memory is lost. buffers: hundreds of buffers of weights, few at a time. layer: a model's layer,
  * node by node. fault: an op that fails on one rank. slow: an op that takes longer than the limit of a
  * collective. queue: one whose device is still at it when its queue is waited for. exit: a signal's handler
- * ends the program while a graph is computed. */
+ * ends the program while a graph is computed. fork: children without exec that free and compute. */
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
@@ -694,6 +694,28 @@ static void run_child(char **argv) {
     expect(status == 0, "status of the child");
 }
 
+/* As Python's multiprocessing: a child that frees what it has from its parent and ends by exit(), and
+ * one that computes. */
+static int status_of_fork(void (*child)(struct on *), struct on *on) {
+    int status = -1;
+    fflush(stdout);
+    const pid_t pid = fork();
+    if (pid == 0) {
+        child(on);
+        exit(failures != 0);
+    }
+    waitpid(pid, &status, 0);
+    return status;
+}
+static void compute_in_child(struct on *on) {
+    expect(compute(graph_of(on->m.ctx, on->m.out, 0)) != GG_STATUS_SUCCESS, "a graph of a child");
+}
+static void check_fork(struct on *on) {
+    expect(status_of_fork(free_on, on) == 0, "a child that frees");
+    puts("freed");
+    expect(status_of_fork(compute_in_child, on) == 0, "a child that computes");
+}
+
 int main(int argc, char **argv) {
     void *plugin = argc < 4 ? NULL : load(argv);
     if (!plugin) return 3;
@@ -723,6 +745,7 @@ int main(int argc, char **argv) {
         fflush(stdout);
         run_child(argv);
     }
+    if (!strcmp(mode, "fork")) check_fork(&on[0]);
     if (!strcmp(mode, "exit")) check_exit(&on[0].m);
     if (!strcmp(mode, "fault")) { /* of the last device, which is in use */
         check_fault(&on[n_devices - 1].m);

@@ -437,6 +437,15 @@ Test(ggml_plugin, a_child_stays_out) {
                  0, "%s", out);
     shows_a_second_program();
 }
+/* One that frees says nothing, one that computes what to do, and the parent goes on. */
+Test(ggml_plugin, a_forked_child_does_not_compute) {
+    cr_expect_eq(ranks(2, "fake-ggml-3", 3, "fork"), 0, "%s", out);
+    shows("\nok\n");
+    const char *freed = strstr(out, "freed\n"),
+               *text = strstr(out, "is a forked child of process ");
+    cr_expect(freed && text && !strstr(text + 1, "is a forked child of process "), "%s", out);
+    cr_expect(!strstr(out, "SHEAF is not there"), "%s", out);
+}
 /* Without a launcher each is a job of its own. */
 Test(ggml_plugin, a_second_program_without_ranks) {
     char before[512];
