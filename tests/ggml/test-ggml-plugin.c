@@ -407,7 +407,8 @@ Test(ggml_plugin, a_program_that_loads_no_backend) {
              "'exit 5'",
              SHEAF_BUILD_DIR);
     run_command(cmd, TIMEOUT, out, OUT);
-    shows("sheaf-worker: sh ended (status 5) without loading a backend\n");
+    shows("sheaf-worker: sh ended (status 5) without loading a backend; one that has them built "
+          "in calls ggml_backend_load_all()\n");
     cr_expect(!strstr(out, "MPI_ABORT") && !strstr(out, "failed"), "%s", out);
 }
 /* One line, and no text of MPI's. */

@@ -143,8 +143,10 @@ static int run_program(char **argv) {
     while (waitpid(program, &status, 0) < 0 && errno == EINTR) continue;
     program = 0;
     if (gg_claim_owner(claim)) return exit_status(status);
-    fprintf(stderr, "sheaf-worker: %s ended (status %d) without loading a backend\n", argv[0],
-            exit_status(status));
+    fprintf(stderr,
+            "sheaf-worker: %s ended (status %d) without loading a backend; one that has "
+            "them built in calls ggml_backend_load_all()\n",
+            argv[0], exit_status(status));
     return join_in_its_place(exit_status(status));
 }
 
