@@ -35,6 +35,11 @@ struct sheaf_gguf;
  * file stays open until sheaf_gguf_free, for sheaf_gguf_read. A name or key with control characters
  * is refused: no model has one, and messages show names to terminals. */
 enum sheaf_status sheaf_gguf_open(const char *path, struct sheaf_gguf **out);
+/* As sheaf_gguf_open, with the same checks, from the first `size` bytes of a file of file_size bytes that
+ * this process cannot read: those of sheaf_gguf_read_header of one that can. No tensor can be read.
+ * path is for messages; header is read during the call only. */
+enum sheaf_status sheaf_gguf_open_header(const char *path, const void *header, size_t size,
+                                         size_t file_size, struct sheaf_gguf **out);
 void sheaf_gguf_free(struct sheaf_gguf *gguf); /* accepts NULL */
 
 const char *sheaf_gguf_path(const struct sheaf_gguf *gguf);
@@ -43,6 +48,10 @@ size_t sheaf_gguf_alignment(const struct sheaf_gguf *gguf);
 size_t sheaf_gguf_data_offset(
     const struct sheaf_gguf *gguf); /* where tensor data starts in the file, bytes */
 size_t sheaf_gguf_file_size(const struct sheaf_gguf *gguf);
+/* Bytes of header, metadata and tensor directory, from the start of the file. */
+size_t sheaf_gguf_header_size(const struct sheaf_gguf *gguf);
+/* These bytes, read again, into dst. IO: the file became shorter, or cannot be read. */
+enum sheaf_status sheaf_gguf_read_header(const struct sheaf_gguf *gguf, void *dst);
 
 /* ---- metadata ---- */
 int64_t sheaf_gguf_n_kv(const struct sheaf_gguf *gguf);
@@ -85,7 +94,7 @@ enum sheaf_status sheaf_gguf_read(const struct sheaf_gguf *gguf,
                                   const struct sheaf_gguf_tensor *tensor, size_t offset, void *dst,
                                   size_t size);
 /* IO if the file was written to since it was opened (by its length and time of modification): what
- * was read may be of two versions. To be asked after the last read. */
+ * was read may be of two versions. To be asked after the last read. SUCCESS without a file. */
 enum sheaf_status sheaf_gguf_check_unchanged(const struct sheaf_gguf *gguf);
 
 /* ---- writing: collect, then write in one go ---- */

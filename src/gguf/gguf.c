@@ -180,6 +180,8 @@ size_t sheaf_gguf_alignment(const struct sheaf_gguf *gguf) { return gguf->alignm
 size_t sheaf_gguf_data_offset(const struct sheaf_gguf *gguf) { return gguf->data_offset; }
 size_t sheaf_gguf_file_size(const struct sheaf_gguf *gguf) { return gguf->file_size; }
 
+size_t sheaf_gguf_header_size(const struct sheaf_gguf *gguf) { return gguf->header_size; }
+
 int64_t sheaf_gguf_n_kv(const struct sheaf_gguf *gguf) { return (int64_t)gguf->n_kv; }
 
 int64_t sheaf_gguf_find_key(const struct sheaf_gguf *gguf, const char *key) {

@@ -26,10 +26,10 @@ struct sheaf__gguf_index {
 
 struct sheaf_gguf {
     char *path;
-    int fd;                   /* the file, open for reading; -1: none, it is being written */
+    int fd; /* the file, open for reading; -1: none: it is elsewhere, or being written */
     struct timespec modified; /* when it was opened */
     uint32_t version;
-    size_t alignment, data_offset, file_size;
+    size_t alignment, header_size, data_offset, file_size;
     size_t n_kv, cap_kv;
     struct sheaf__gguf_kv *kv;
     size_t n_tensors, cap_tensors;

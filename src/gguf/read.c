@@ -1,4 +1,5 @@
-/* Parses the header, metadata and tensor directory of a GGUF file.
+/* Parses the header, metadata and tensor directory of a GGUF file, or of such bytes of a file that is
+ * elsewhere.
  *
  * Every count, length and offset is hostile until checked: a count is first compared with the bytes
  * that are left (each element takes at least so many), so no allocation exceeds a small multiple of
@@ -17,8 +18,9 @@
 struct reader {
     int fd; /* of the sheaf_gguf */
     const char *path;
-    size_t file_size;
-    size_t pos; /* of the next byte to hand out */
+    const uint8_t *bytes; /* [end] instead of the file; NULL: none */
+    size_t end;           /* of what can be read */
+    size_t pos;           /* of the next byte to hand out */
     size_t buf_pos, buf_n;
     uint8_t buf[1 << 16];
 };
@@ -29,18 +31,23 @@ static const char *const foreign_types[SHEAF_TYPE_COUNT] = {
     [25] = "i16",           [28] = "f64",
 };
 
-static size_t left(const struct reader *r) { return r->file_size - r->pos; }
+static size_t left(const struct reader *r) { return r->end - r->pos; }
 
 static enum sheaf_status truncated(const struct reader *r, const char *what) {
     return sheaf_set_error(SHEAF_STATUS_INVALID,
                            "%s: the file ends inside %s (at byte %zu of %zu): it is truncated or "
                            "damaged; copy it again",
-                           r->path, what, r->pos, r->file_size);
+                           r->path, what, r->pos, r->end);
 }
 
 static enum sheaf_status get_bytes(struct reader *r, void *dst, size_t n, const char *what) {
     if (n > left(r)) return truncated(r, what);
     uint8_t *p = dst;
+    if (r->bytes) {
+        if (n) memcpy(dst, r->bytes + r->pos, n);
+        r->pos += n;
+        return SHEAF_STATUS_SUCCESS;
+    }
     while (n) {
         if (r->pos < r->buf_pos || r->pos >= r->buf_pos + r->buf_n) {
             ssize_t got;
@@ -321,6 +328,7 @@ static enum sheaf_status read_all(struct reader *r, struct sheaf_gguf *gguf) {
     }
     if (!status) status = read_alignment(gguf);
     for (size_t i = 0; !status && i < n_tensors; i++) status = get_tensor(r, gguf);
+    gguf->header_size = r->pos;
     if (!status) status = place_tensors(r, gguf);
     return status;
 }
@@ -343,7 +351,9 @@ static enum sheaf_status open_file(const char *path, struct sheaf_gguf *gguf) {
     return SHEAF_STATUS_SUCCESS;
 }
 
-enum sheaf_status sheaf_gguf_open(const char *path, struct sheaf_gguf **out) {
+/* header: NULL, or [size] bytes of a file of file_size. */
+static enum sheaf_status open_any(const char *path, const void *header, size_t size,
+                                  size_t file_size, struct sheaf_gguf **out) {
     *out = NULL;
     struct reader *r = malloc(sizeof *r);
     struct sheaf_gguf *gguf = calloc(1, sizeof *gguf);
@@ -356,10 +366,12 @@ enum sheaf_status sheaf_gguf_open(const char *path, struct sheaf_gguf **out) {
     }
     r->path = gguf->path;
     r->pos = r->buf_pos = r->buf_n = 0;
-    status = open_file(path, gguf);
+    r->bytes = header;
+    gguf->file_size = file_size;
+    if (!header) status = open_file(path, gguf);
     if (status) goto out;
     r->fd = gguf->fd;
-    r->file_size = gguf->file_size;
+    r->end = header ? size : gguf->file_size;
     status = read_all(r, gguf);
 out:
     free(r);
@@ -370,29 +382,57 @@ out:
     return status;
 }
 
-enum sheaf_status sheaf_gguf_read(const struct sheaf_gguf *gguf,
-                                  const struct sheaf_gguf_tensor *tensor, size_t offset, void *dst,
-                                  size_t size) {
-    char *p = dst;
-    if (offset > tensor->size || size > tensor->size - offset)
-        return sheaf_set_error(SHEAF_STATUS_INVALID,
-                               "%s: bytes %zu+%zu of tensor '%s' do not exist", gguf->path, offset,
-                               size, tensor->name);
+enum sheaf_status sheaf_gguf_open(const char *path, struct sheaf_gguf **out) {
+    return open_any(path, NULL, 0, 0, out);
+}
+
+enum sheaf_status sheaf_gguf_open_header(const char *path, const void *header, size_t size,
+                                         size_t file_size, struct sheaf_gguf **out) {
+    *out = NULL;
+    if (!header)
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: there are no bytes of its header", path);
+    return open_any(path, header, size, file_size, out);
+}
+
+/* ---- bytes of the file ---- */
+
+/* tensor: NULL for the header. */
+static enum sheaf_status read_at(const struct sheaf_gguf *gguf,
+                                 const struct sheaf_gguf_tensor *tensor, size_t offset, char *dst,
+                                 size_t size) {
+    if (gguf->fd < 0)
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: only its header is here, no file",
+                               gguf->path);
     for (size_t done = 0; done < size;) {
-        const ssize_t got =
-            pread(gguf->fd, p + done, size - done, (off_t)(tensor->offset + offset + done));
+        const ssize_t got = pread(gguf->fd, dst + done, size - done, (off_t)(offset + done));
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0)
-            return sheaf_set_error(SHEAF_STATUS_IO, "%s: cannot read tensor '%s': %s", gguf->path,
-                                   tensor->name,
+            return sheaf_set_error(SHEAF_STATUS_IO, "%s: cannot read %s%s%s: %s", gguf->path,
+                                   tensor ? "tensor '" : "", tensor ? tensor->name : "the header",
+                                   tensor ? "'" : "",
                                    got < 0 ? strerror(errno) : "the file became shorter");
         done += (size_t)got;
     }
     return SHEAF_STATUS_SUCCESS;
 }
 
+enum sheaf_status sheaf_gguf_read_header(const struct sheaf_gguf *gguf, void *dst) {
+    return read_at(gguf, NULL, 0, dst, gguf->header_size);
+}
+
+enum sheaf_status sheaf_gguf_read(const struct sheaf_gguf *gguf,
+                                  const struct sheaf_gguf_tensor *tensor, size_t offset, void *dst,
+                                  size_t size) {
+    if (offset > tensor->size || size > tensor->size - offset)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "%s: bytes %zu+%zu of tensor '%s' do not exist", gguf->path, offset,
+                               size, tensor->name);
+    return read_at(gguf, tensor, tensor->offset + offset, dst, size);
+}
+
 enum sheaf_status sheaf_gguf_check_unchanged(const struct sheaf_gguf *gguf) {
     struct stat st;
+    if (gguf->fd < 0) return SHEAF_STATUS_SUCCESS; /* nothing was read from it */
     if (fstat(gguf->fd, &st) < 0)
         return sheaf_set_error(SHEAF_STATUS_IO, "cannot stat %s: %s", gguf->path, strerror(errno));
     if ((size_t)st.st_size == gguf->file_size && st.st_mtim.tv_sec == gguf->modified.tv_sec &&

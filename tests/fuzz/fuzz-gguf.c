@@ -1,4 +1,4 @@
-/* A GGUF file of any bytes: directory and metadata, hyperparameters, tokenizer with encoding and
+/* A GGUF file of any bytes, and a header of such bytes without a file: directory and metadata, hyperparameters, tokenizer with encoding and
  * decoding, chat template. */
 #include "check_text.h"
 #include "memory_file.h"
@@ -51,6 +51,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         read_hparams(g);
         use_tokenizer(g);
     }
+    sheaf_gguf_free(g);
+    if (!sheaf_gguf_open_header("header", size ? data : NULL, size, 2 * size, &g)) walk(g);
     sheaf_gguf_free(g);
     close(fd);
     return 0;

@@ -238,6 +238,63 @@ Test(gguf, round_trip) {
     sheaf_gguf_free(g);
 }
 
+static size_t load_sample(unsigned char *data, size_t cap) {
+    FILE *f = fopen(path, "rb");
+    size_t n = f ? fread(data, 1, cap, f) : 0;
+    if (f) fclose(f);
+    return n;
+}
+
+/* What a process is sent of a file that it cannot read. */
+Test(gguf, a_header_without_its_file) {
+    static unsigned char header[4096], data[4096];
+    struct sheaf_gguf *g, *own;
+    write_sample();
+    cr_assert_eq(sheaf_gguf_open(path, &g), 0);
+    const size_t n = sheaf_gguf_header_size(g), size = sheaf_gguf_file_size(g);
+    cr_assert(n <= sheaf_gguf_data_offset(g) && n + 32 > sheaf_gguf_data_offset(g));
+    cr_assert_eq(sheaf_gguf_read_header(g, header), 0);
+    cr_assert(load_sample(data, sizeof data) == size && !memcmp(header, data, n));
+    cr_assert_eq(sheaf_gguf_open_header("far.gguf", header, n, size, &own), 0, "%s",
+                 sheaf_last_error());
+    check_sample(own);
+    cr_expect_str_eq(sheaf_gguf_path(own), "far.gguf");
+    cr_expect(sheaf_gguf_file_size(own) == size && sheaf_gguf_header_size(own) == n);
+    for (int64_t i = 0; i < 2; i++) {
+        const struct sheaf_gguf_tensor *a = sheaf_gguf_tensor(g, i), *b = sheaf_gguf_tensor(own, i);
+        cr_expect(a->offset == b->offset && a->size == b->size && !strcmp(a->name, b->name));
+        cr_expect_eq(sheaf_gguf_read(own, b, 0, data, 1), SHEAF_STATUS_INVALID);
+        cr_expect(strstr(sheaf_last_error(), "far.gguf: only its header is here, no file"));
+    }
+    cr_expect_eq(sheaf_gguf_read_header(own, data), SHEAF_STATUS_INVALID);
+    cr_expect_eq(sheaf_gguf_check_unchanged(own), 0);
+    sheaf_gguf_free(own);
+    for (size_t i = 0; i < n; i++) {
+        unsigned char *cut = malloc(i + 1); /* a sanitizer sees what is read behind it */
+        memcpy(cut, header, i);
+        cr_expect_neq(sheaf_gguf_open_header("far.gguf", cut, i, size, &own), 0, "%zu bytes", i);
+        cr_expect(strstr(sheaf_last_error(), "truncated or damaged"), "%s", sheaf_last_error());
+        free(cut);
+    }
+    cr_expect_eq(sheaf_gguf_open_header("far.gguf", header, n, n, &own), SHEAF_STATUS_INVALID);
+    cr_expect(strstr(sheaf_last_error(), "tensor 'a' takes bytes"), "%s", sheaf_last_error());
+    cr_expect_eq(sheaf_gguf_open_header("far.gguf", NULL, 0, size, &own), SHEAF_STATUS_INVALID);
+    sheaf_gguf_free(g);
+}
+
+/* Between reading the metadata and sending them. */
+Test(gguf, a_header_that_became_shorter) {
+    static unsigned char header[4096];
+    struct sheaf_gguf *g;
+    write_sample();
+    cr_assert_eq(sheaf_gguf_open(path, &g), 0);
+    cr_assert_eq(truncate(path, 100), 0);
+    cr_expect_eq(sheaf_gguf_read_header(g, header), SHEAF_STATUS_IO);
+    cr_expect(strstr(sheaf_last_error(), "cannot read the header: the file became shorter"), "%s",
+              sheaf_last_error());
+    sheaf_gguf_free(g);
+}
+
 Test(gguf, getters_lose_nothing) {
     struct sheaf_gguf *g;
     uint64_t u;
@@ -574,13 +631,6 @@ Test(gguf, unknown_tensor_types_are_named) {
         one_tensor(&b, "t", 1, 256, 1, cases[i].type, 0);
         refused_as(&b, SHEAF_STATUS_UNSUPPORTED, cases[i].text);
     }
-}
-
-static size_t load_sample(unsigned char *data, size_t cap) {
-    FILE *f = fopen(path, "rb");
-    size_t n = f ? fread(data, 1, cap, f) : 0;
-    if (f) fclose(f);
-    return n;
 }
 
 Test(gguf, every_truncation_is_refused) {
