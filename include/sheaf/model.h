@@ -12,7 +12,7 @@
  *
  * SPMD: the functions marked "collective" are called by all ranks of the world, in the same order
  * and with the same arguments, except where it says that only rank 0's count. A collective step
- * that can fail on one rank (opening its file, reading, allocating) is agreed on: all ranks get a
+ * that can fail on one rank (reading its file, allocating) is agreed on: all ranks get a
  * status, and a text that names the rank. Functions without the mark are local. A model belongs to
  * one thread at a time.
  *
@@ -42,7 +42,7 @@ typedef bool (*sheaf_model_progress_fn)(void *user, size_t done, size_t total);
 
 struct sheaf_model_params {
     size_t size;
-    const char *path;    /* a GGUF file, or the first of split files */
+    const char *path;    /* a GGUF file, or the first of split files; not all ranks need have it */
     const char *devices; /* "all" or NULL, or names: "CPU0@0,CPU0@1" */
     const char *split;   /* "even" or NULL, "auto" (by measured speed), or shares: "3,1" */
     const char *overlap; /* "auto" or NULL, "on", "off": prompts in two chunks */
@@ -64,8 +64,9 @@ struct sheaf_model_params {
 
 struct sheaf_model_params sheaf_model_default_params(void);
 
-/* Opens the file, divides it over the devices, loads this rank's slices and makes the K/V cache.
- * Collective, after sheaf_world_init. params is read during the call only. *out is freed by
+/* Opens the file, divides it over the devices, loads this rank's slices and makes the K/V cache. Ranks
+ * that cannot open the file get metadata and slices from the first rank that can, which a warning says
+ * (not with params.single). An own copy that is damaged, or another model, is an error. Collective, after sheaf_world_init. params is read during the call only. *out is freed by
  * sheaf_model_free before sheaf_world_finalize; NULL on failure. */
 enum sheaf_status sheaf_model_open(const struct sheaf_model_params *params,
                                    struct sheaf_model **out);
@@ -83,8 +84,9 @@ struct sheaf_model_info {
     size_t total_bytes;  /* of all weights, in the files */
     size_t weight_bytes; /* that this rank holds */
     size_t share_bytes;  /* its exact proportion of total_bytes */
-    size_t bytes_read;   /* by this rank */
+    size_t bytes_read;   /* by this rank, those that it sent included */
     enum sheaf_type kv_type;
+    uint64_t bytes_sent; /* of weights, to ranks without the files */
 };
 enum sheaf_status sheaf_model_get_info(const struct sheaf_model *model,
                                        struct sheaf_model_info *out);

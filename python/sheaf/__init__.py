@@ -123,7 +123,7 @@ class Model:
         _check(_lib.sheaf_model_get_info(self._model, _c.byref(info)))
         self.path, self.arch = info.path.decode(), info.arch.decode()
         for name in ("n_vocab", "n_embd", "n_layer", "n_ctx_train", "n_ctx", "n_batch", "n_members", "total_bytes",
-                     "weight_bytes", "bytes_read"):
+                     "weight_bytes", "bytes_read", "bytes_sent"):
             setattr(self, name, getattr(info, name))
 
     def close(self):

@@ -46,7 +46,7 @@ class ModelInfo(c.Structure):
     _fields_ = [("size", SIZE), ("path", TEXT), ("arch", TEXT), ("n_vocab", I64), ("n_embd", I64), ("n_layer", I64),
                 ("n_ctx_train", I64), ("n_ctx", I64), ("n_batch", I64), ("n_members", S), ("min_chunked", I64),
                 ("total_bytes", SIZE), ("weight_bytes", SIZE), ("share_bytes", SIZE), ("bytes_read", SIZE),
-                ("kv_type", S)]
+                ("kv_type", S), ("bytes_sent", c.c_uint64)]
 
 
 class Batch(c.Structure):

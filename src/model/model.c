@@ -70,7 +70,8 @@ enum sheaf_status sheaf_model_get_info(const struct sheaf_model *model,
                                           .weight_bytes = s->weight_bytes,
                                           .share_bytes = s->share_bytes,
                                           .bytes_read = s->model->bytes_read,
-                                          .kv_type = model->kv_type};
+                                          .kv_type = model->kv_type,
+                                          .bytes_sent = s->model->bytes_sent};
     return sheaf__sized_give(&info, sizeof info, out, "sheaf_model_info");
 }
 

@@ -1,6 +1,6 @@
-/* Started by test-session.c under mpirun: rank 1 lacks the memory of the n-th allocation that the model
+/* Started by test-session.c under mpirun: a rank lacks the memory of the n-th allocation that the model
  * library makes while it plans a session, for every n. All ranks must end with the same status, and go
- * on. */
+ * on. Arguments: that rank, and the rank that does not have the model (none: all have it). */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -38,14 +38,16 @@ static bool same_on_all(enum sheaf_status status) {
     return true;
 }
 
-int main(void) {
-    const struct sheaf_model_params params = {
+int main(int argc, char **argv) {
+    struct sheaf_model_params params = {
         .size = sizeof params, .path = SHEAF_SOURCE_DIR "/models/kjv-q8_0.gguf", .devices = "CPU0"};
+    const int lacks = argc > 1 ? (int)strtol(argv[1], NULL, 10) : 1;
     bool refused = true, good = !start_job();
+    if (argc > 2 && sheaf_world_rank() == strtol(argv[2], NULL, 10)) params.path = "/nonexistent";
     int n = 0, failed = 0;
     while (good && refused) {
         struct sheaf__session *s = NULL;
-        left = sheaf_world_rank() == 1 ? ++n : 0;
+        left = sheaf_world_rank() == lacks ? ++n : 0;
         const enum sheaf_status status = sheaf__session_plan(&params, &s);
         refused = left == 0;
         left = 0;
@@ -56,7 +58,7 @@ int main(void) {
             good = false;
         }
         sheaf__session_free(s);
-        good = good && !sheaf_world_broadcast(&refused, sizeof refused, 1, "refused");
+        good = good && !sheaf_world_broadcast(&refused, sizeof refused, lacks, "refused");
     }
     if (good) printf("ok rank %d, %d failures\n", sheaf_world_rank(), failed);
     sheaf_world_finalize();

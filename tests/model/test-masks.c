@@ -6,6 +6,7 @@
 
 #include "sheaf/world.h"
 
+#include "model/file/load.h"
 #include "model/random_model.h"
 #include "model/run/evaluator.h"
 #include "temp_dir.h"

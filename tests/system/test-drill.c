@@ -200,6 +200,19 @@ Test(check, finds_the_odd_host, .timeout = 120) {
     cr_expect_not_null(strstr(out, "MPI: "), "%s", out);
     cr_expect((strstr(out, "MPI: Open MPI v") != NULL) == (strstr(out, "\nwithout ") == NULL), "%s",
               out); /* it is the one with everything */
+    /* rank 0 or 1 has none, which is no fault */
+    for (int r = 0; r < 2; r++) {
+        snprintf(cmd, sizeof cmd,
+                 "exec mpirun --allow-run-as-root --oversubscribe -np 2 sh -c "
+                 "'M=" SHEAF_SOURCE_DIR "/models/kjv-f32.gguf; [ ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} = "
+                 "%d ] && M=/nonexistent; exec " SHEAF_BUILD_DIR "/bin/sheaf-info --check -m $M'",
+                 r);
+        cr_assert_eq(run_command(cmd, 60, out, sizeof out), 0, "%s", out);
+        cr_expect_not_null(strstr(out, ": cannot open /nonexistent: No such file or directory: rank "),
+                           "%s", out);
+        cr_expect_not_null(strstr(out, ") would send its slices\n"), "%s", out);
+        cr_expect_not_null(strstr(out, "fit: 2 ranks on 1 host"), "%s", out);
+    }
     /* rank 1 has another file under the same name */
     snprintf(
         cmd, sizeof cmd,

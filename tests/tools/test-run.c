@@ -622,13 +622,49 @@ static int on_ranks(int np, const char *script) {
     return run_command(cmd, 60, out, OUT);
 }
 
-Test(run, a_file_missing_on_one_rank) {
+/* The first rank that has the model sends the others what they hold, and the text is the same. */
+Test(run, a_model_that_some_ranks_lack) {
+    static const struct {
+        const char *without, *told; /* ranks */
+    } cases[] = {{"3", ""}, {"1", "rank 1 ("}, {"[12]", "rank 1 ("}, {"0", "rank 0 ("}};
+    char want[256] = "";
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char cmd[1024];
+        snprintf(cmd, sizeof cmd,
+                 "M=" Q8_0 "; case $R in %s) M=/nonexistent/m.gguf;; esac; exec $RUN -m $M -p \"In "
+                 "the beginning\" -n 12 --temp 0 --json",
+                 cases[i].without);
+        cr_assert_eq(on_ranks(3, cmd), 0, "%s", out);
+        const char *ids = strstr(out, "\"ids\": ");
+        cr_assert(ids, "%s", out);
+        if (!i) snprintf(want, sizeof want, "%.*s", (int)strcspn(ids, "]"), ids);
+        cr_expect(!strncmp(ids, want, strlen(want)), "%s in %s", want, out);
+        cr_expect_eq(strstr(out, "cannot open /nonexistent/m.gguf: No such file") != NULL, i > 0);
+        cr_expect(strstr(out, cases[i].told), "%s", out);
+        cr_expect_eq(strstr(out, "\"bytes_sent\": 0") != NULL, i == 0, "%s", out);
+    }
+}
+
+Test(run, a_model_that_no_rank_has) {
     double start = run_seconds();
-    cr_assert_gt(
-        on_ranks(3, "M=" F32 "; [ $R = 1 ] && M=/nonexistent/m.gguf; exec $RUN -m $M -p x"), 0);
+    cr_assert_gt(on_ranks(3, "exec $RUN -m /nonexistent/m$R.gguf -p x"), 0);
     cr_assert_lt(run_seconds() - start, 10);
-    cr_assert(strstr(out, "rank 1") && strstr(out, "cannot open /nonexistent/m.gguf"), "%s", out);
+    cr_assert(strstr(out, "rank 0") && strstr(out, "cannot open /nonexistent/m0.gguf"), "%s", out);
     cr_assert_eq(count("sheaf-run: "), 1, "%s", out);
+}
+
+/* A copy that is there and damaged is an error, whether other ranks have none or not. */
+Test(run, a_damaged_copy_on_one_rank) {
+    char cmd[1024];
+    for (int i = 0; i < 2; i++) {
+        snprintf(cmd, sizeof cmd,
+                 "M=" F32 "; [ $R = 2 ] && M=%s && head -c 100000 " F32 " > $M; [ $R = %d ] && "
+                 "M=/nonexistent; exec $RUN -m $M -p x",
+                 in_dir("m.gguf"), i);
+        cr_assert_gt(on_ranks(3, cmd), 0);
+        cr_expect(strstr(out, "rank 2") && strstr(out, "truncated or damaged"), "%s", out);
+        cr_expect_eq(count("sheaf-run: "), 1, "%s", out);
+    }
 }
 
 Test(run, different_files_on_two_ranks) {

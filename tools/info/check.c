@@ -1,6 +1,7 @@
 /* The check before a job: each rank looks at its host; the facts are gathered and compared. */
 #include "check.h"
 #include "base/clock.h"
+#include "base/hash.h"
 #include "base/sort.h"
 
 #include <arpa/inet.h>
@@ -36,7 +37,7 @@ struct facts { /* of one rank; plain numbers, because they travel as they are */
     uint64_t memory, memory_free, shm_free, model_bytes, model_print;
     uint64_t model_device, model_inode; /* of the (first) file */
     double clock; /* seconds since 1970, when all came out of a barrier */
-    int32_t n_nets, pad;
+    int32_t n_nets, model_absent; /* absent: it cannot be opened, and may be elsewhere */
     struct net nets[MAX_NETS];
 };
 
@@ -82,13 +83,16 @@ static void find_nets(struct facts *f) {
 
 static void find_model(const char *path, struct facts *f) {
     struct sheaf__weights *model = NULL;
-    if (sheaf__weights_open(path, &model) || copies_find(path, &f->model_device, &f->model_inode)) {
+    const enum sheaf_status status = sheaf__weights_open(path, &model);
+    if (status || copies_find(path, &f->model_device, &f->model_inode)) {
+        f->model_absent = status == SHEAF_STATUS_IO;
         snprintf(f->model_error, sizeof f->model_error, "%s", sheaf_last_error());
         sheaf__weights_free(model);
         return;
     }
     f->model_bytes = model->total_bytes;
-    f->model_print = sheaf__weights_fingerprint(model);
+    const struct sheaf__fingerprint print = sheaf__weights_fingerprint(model);
+    f->model_print = sheaf__mix(print.header, print.samples);
     sheaf__weights_free(model);
 }
 
@@ -129,7 +133,32 @@ static int first_of(int host) {
     return r;
 }
 
+/* The first rank that has the model; -1: none. */
+static int find_sender(const struct facts *all, const char *path) {
+    for (int r = 0; path && r < sheaf_world_size(); r++)
+        if (!all[r].model_error[0]) return r;
+    return -1;
+}
+
+/* A rank without the model is sent its part of it, which takes longer than reading it. */
+static void compare_models(const struct facts *all, const char *path, int sender) {
+    for (int r = 0; r < sheaf_world_size(); r++) {
+        const struct facts *f = &all[r];
+        if (f->model_absent && sender >= 0)
+            printf("host %s (rank %d): %s: rank %d (%s) would send its slices\n",
+                   sheaf_world_host_name(r), r, f->model_error, sender,
+                   sheaf_world_host_name(sender));
+        else if (f->model_error[0])
+            problem(r, "%s", f->model_error);
+        else if (sender >= 0 && f->model_print != all[sender].model_print)
+            problem(r, "another model under %s than on host %s", path,
+                    sheaf_world_host_name(sender));
+    }
+}
+
 static void compare(const struct facts *all, const char *path) {
+    const int sender = find_sender(all, path);
+    const uint64_t model_bytes = sender < 0 ? 0 : all[sender].model_bytes;
     for (int host = 0; host < sheaf_world_n_hosts(); host++) {
         const int r = first_of(host);
         const struct facts *f = &all[r], *zero = &all[0];
@@ -152,11 +181,10 @@ static void compare(const struct facts *all, const char *path) {
         if (fabs(f->clock - zero->clock) > MAX_CLOCK_S)
             problem(r, "its clock differs by %.1f s from host %s: logs will not fit together",
                     f->clock - zero->clock, sheaf_world_host_name(0));
-        if (path && !f->model_error[0] &&
-            (double)f->memory_free * sheaf_world_size() / ranks < 1.1 * (double)f->model_bytes)
+        if ((double)f->memory_free * sheaf_world_size() / ranks < 1.1 * (double)model_bytes)
             problem(r, "%.0f MiB free are less than its even share of the model (%.0f MiB)",
                     (double)f->memory_free / mib,
-                    (double)f->model_bytes / mib * ranks / sheaf_world_size());
+                    (double)model_bytes / mib * ranks / sheaf_world_size());
     }
     for (int r = 0; r < sheaf_world_size(); r++) {
         const struct facts *f = &all[r], *zero = &all[0];
@@ -166,11 +194,8 @@ static void compare(const struct facts *all, const char *path) {
         if (strcmp(f->mpi, zero->mpi))
             problem(r, "another MPI: %s; host %s has %s", f->mpi, sheaf_world_host_name(0),
                     zero->mpi);
-        if (f->model_error[0])
-            problem(r, "%s", f->model_error);
-        else if (path && !zero->model_error[0] && f->model_print != zero->model_print)
-            problem(r, "another model under %s than on host %s", path, sheaf_world_host_name(0));
     }
+    if (path) compare_models(all, path, sender);
 }
 
 /* ---- copies of the model ---- */
@@ -201,7 +226,7 @@ static enum sheaf_status compare_copies(const char *path, const struct facts *al
     if (n < 2) return st;
     if (sheaf_world_rank() == 0) {
         printf("reading all of %s (%.2f GiB) on each host\n", path,
-               (double)all[0].model_bytes / (1024 * mib));
+               (double)all[find_sender(all, path)].model_bytes / (1024 * mib));
         fflush(stdout);
     }
     if (reads_copy(all, sheaf_world_rank()) && copies_hash(path, &mine.hash))

@@ -71,5 +71,5 @@ enum sheaf_status model_preset(const char *name, const char *mix, struct sheaf__
     p.mix = mix;
     p.n_ctx = 131072;
     if (!status) status = sheaf__random_model_describe(&p, &gguf);
-    return status ? status : sheaf__weights_describe(gguf, out);
+    return status ? status : sheaf__weights_describe(&gguf, 1, out);
 }

@@ -104,6 +104,13 @@ static void print_ids(FILE *f, const int32_t *ids, size_t n, const char *between
     for (size_t i = 0; i < n; i++) fprintf(f, "%s%" PRId32, i ? between : "", ids[i]);
 }
 
+static uint64_t most_read(const struct report *p) {
+    uint64_t most = 0;
+    for (int i = 0; i < sheaf_world_size(); i++)
+        if (p->all[i].bytes_read > most) most = p->all[i].bytes_read;
+    return most;
+}
+
 static void summary(const struct report *p) {
     const struct run_options *o = p->o;
     const struct run_result *r = p->r;
@@ -135,7 +142,9 @@ static void summary(const struct report *p) {
     print_split(f, p);
     fputc('\n', f);
     fprintf(f, "loading     %.2f s, %.2f GiB/s", r->load_s,
-            r->load_s > 0 ? (double)all[0].bytes_read / r->load_s / (1024 * mib) : 0.0);
+            r->load_s > 0 ? (double)most_read(p) / r->load_s / (1024 * mib) : 0.0);
+    if (p->info.bytes_sent)
+        fprintf(f, ", %.1f MiB sent to ranks without the model", (double)p->info.bytes_sent / mib);
     if (r->made.first_token_s > 0)
         fprintf(f, "; first token %.3f s after the prompt", r->made.first_token_s);
     fputc('\n', f);
@@ -202,9 +211,12 @@ static void json(const struct report *p) {
     fprintf(f, ", \"load_s\": %.4f, \"build\": \"%s\"", r->load_s, sheaf_build_info());
     fprintf(f,
             ", \"communication_share\": %.4f, \"collectives\": %" PRIu64
-            ", \"collective_bytes\": %" PRIu64 ", \"hosts\": %d, \"weight_bytes\": %zu",
+            ", \"collective_bytes\": %" PRIu64
+            ", \"hosts\": %d, \"weight_bytes\": %zu, \"bytes_sent\": "
+            "%" PRIu64,
             communication_share(&all[0].times), all[0].times.n_collectives,
-            all[0].times.collective_bytes, sheaf_world_n_hosts(), p->info.total_bytes);
+            all[0].times.collective_bytes, sheaf_world_n_hosts(), p->info.total_bytes,
+            p->info.bytes_sent);
     char cut[512];
     const struct straggler slow = find_straggler(p);
     if (slow.rank >= 0)

@@ -1,4 +1,4 @@
-/* Opens and loads models. Owns struct sheaf__weights.
+/* Opens models. Owns struct sheaf__weights.
  *
  * Invariant after sheaf__weights_open: every weight that the architecture needs is there, with the
  * shape that the hyperparameters ask for, and no tensor of the files is left unused. */
@@ -28,6 +28,7 @@ void sheaf__weights_free(struct sheaf__weights *model) {
     sheaf_free(model->ctx);
     for (int i = 0; i < model->n_files; i++) sheaf_gguf_free(model->files[i]);
     free(model->files);
+    free(model->reads);
     free(model->layers);
     free(model);
 }
@@ -253,100 +254,26 @@ enum sheaf_status sheaf__weights_open(const char *path, struct sheaf__weights **
     return status;
 }
 
-enum sheaf_status sheaf__weights_describe(struct sheaf_gguf *gguf, struct sheaf__weights **out) {
+enum sheaf_status sheaf__weights_describe(struct sheaf_gguf **files, int n,
+                                          struct sheaf__weights **out) {
     *out = NULL;
     struct sheaf__weights *model = calloc(1, sizeof *model);
-    struct sheaf_gguf **files = calloc(1, sizeof(*files));
-    if (!model || !files) {
+    struct sheaf_gguf **own = calloc((size_t)n, sizeof(*own));
+    if (!model || !own) {
         free(model);
-        free(files);
-        sheaf_gguf_free(gguf);
+        free(own);
+        for (int i = 0; i < n; i++) sheaf_gguf_free(files[i]);
         return no_memory("a model without a file");
     }
-    model->files = files;
-    model->files[model->n_files++] = model->gguf = gguf;
+    memcpy(own, files, (size_t)n * sizeof(*own));
+    model->files = own;
+    model->n_files = n;
+    model->gguf = own[0];
     const enum sheaf_status status = describe(model);
     if (status)
         sheaf__weights_free(model);
     else
         *out = model;
-    return status;
-}
-
-/* ---- data ---- */
-
-enum {
-    WINDOW_BYTES = 256 * 1024, /* less than a second cache has */
-    NEAR_BYTES = 4096,         /* bytes between two parts that cost less than a call does */
-};
-
-struct reader {
-    struct sheaf__weights *model;
-    const struct sheaf_gguf *gguf;
-    const struct sheaf_gguf_tensor *tensor;
-    size_t end;            /* of the last part of this tensor */
-    unsigned char *window; /* [WINDOW_BYTES]; NULL: there is no memory for one */
-    size_t from, to;       /* bytes of the tensor in it */
-};
-
-static void begin_tensor(struct reader *r, const struct sheaf_gguf_tensor *tensor) {
-    r->tensor = tensor;
-    r->end = r->from = r->to = 0;
-}
-
-/* A weight that is cut along its rows is read in thousands of short parts with short gaps: a window
- * of the file that moves over them takes one call where they would take hundreds. Parts that are
- * further apart are read alone, so that what lies between them is not. */
-static enum sheaf_status read_range(void *user, size_t offset, void *dst, size_t size) {
-    struct reader *r = user;
-    const bool near = offset >= r->end && offset - r->end < NEAR_BYTES && r->end;
-    r->model->bytes_read += size;
-    r->end = offset + size;
-    if (r->to && offset >= r->from && r->end <= r->to) {
-        memcpy(dst, r->window + (offset - r->from), size);
-        return SHEAF_STATUS_SUCCESS;
-    }
-    if (!near || !r->window || size > WINDOW_BYTES / 4 || r->end > r->tensor->size)
-        return sheaf_gguf_read(r->gguf, r->tensor, offset, dst, size);
-    const size_t n = sheaf__min_size(WINDOW_BYTES, r->tensor->size - offset);
-    r->from = r->to = offset;
-    const enum sheaf_status status = sheaf_gguf_read(r->gguf, r->tensor, offset, r->window, n);
-    if (status) return status;
-    r->to = offset + n;
-    memcpy(dst, r->window, size);
-    return status;
-}
-
-static enum sheaf_status load_file(struct sheaf__weights *model, int file,
-                                   sheaf_model_progress_fn progress, void *user, size_t *done) {
-    struct reader r = {.model = model, .gguf = model->files[file], .window = malloc(WINDOW_BYTES)};
-    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
-    const char *path = sheaf_gguf_path(r.gguf);
-    for (int64_t k = 0; !status && k < sheaf_gguf_n_tensors(r.gguf); k++) {
-        begin_tensor(&r, sheaf_gguf_tensor(r.gguf, k));
-        struct sheaf_tensor *t = sheaf_get_tensor(model->ctx, r.tensor->name);
-        assert(t);
-        sheaf_world_enter(SHEAF_PHASE_LOAD, r.tensor->name);
-        status = sheaf_backend_tensor_set_from(t, read_range, &r);
-        *done += r.tensor->size;
-        if (!status && progress && !progress(user, *done, model->total_bytes))
-            status = sheaf_set_error(SHEAF_STATUS_ABORTED, "%s: loading was stopped", path);
-    }
-    free(r.window);
-    return status ? status : sheaf_gguf_check_unchanged(r.gguf);
-}
-
-enum sheaf_status sheaf__weights_load(struct sheaf__weights *model,
-                                      sheaf_backend_buffer_type_t buft,
-                                      sheaf_model_progress_fn progress, void *user) {
-    size_t done = 0;
-    sheaf_world_enter(SHEAF_PHASE_LOAD, "memory for the weights");
-    enum sheaf_status status =
-        sheaf_backend_alloc_ctx_tensors_from_buft(model->ctx, buft, &model->buffer);
-    if (status) return status;
-    sheaf_backend_buffer_set_usage(model->buffer, SHEAF_BACKEND_BUFFER_USAGE_WEIGHTS);
-    for (int i = 0; !status && i < model->n_files; i++)
-        status = load_file(model, i, progress, user, &done);
     return status;
 }
 
@@ -420,7 +347,8 @@ double sheaf__weights_read_share(const struct sheaf__weights *model, enum sheaf_
                                                : 1;
 }
 
-uint64_t sheaf__weights_fingerprint(const struct sheaf__weights *model) {
+struct sheaf__fingerprint sheaf__weights_fingerprint(const struct sheaf__weights *model) {
+    struct sheaf__fingerprint print = {0, 0};
     uint64_t h = 0;
     for (int f = 0; f < model->n_files; f++) {
         const struct sheaf_gguf *gguf = model->files[f];
@@ -432,7 +360,8 @@ uint64_t sheaf__weights_fingerprint(const struct sheaf__weights *model) {
             h = sheaf__hash_bytes(h, t->ne, sizeof t->ne);
             h = sheaf__hash_bytes(h, &t->offset, sizeof t->offset);
         }
-        h = hash_samples(h, gguf);
+        print.samples = hash_samples(print.samples, gguf);
     }
-    return h;
+    print.header = h;
+    return print;
 }

@@ -1,7 +1,6 @@
 /* A model: GGUF files, hyperparameters, weight tensors, and their data on some device.
  *
- * Opening reads only metadata and makes descriptors; loading allocates them on a buffer type and
- * reads the bytes that this process holds there, no others. */
+ * Opening reads only metadata and makes descriptors; load.h has what fills them. */
 #ifndef SHEAF_MODEL_WEIGHTS_H
 #define SHEAF_MODEL_WEIGHTS_H
 
@@ -24,27 +23,30 @@ struct sheaf__weights {
     struct sheaf__layer *layers;            /* [n_layer] */
     size_t total_bytes;                     /* of all weights, in the files */
     size_t bytes_read;                      /* by this process, of weights */
+    /* Of a model that only some ranks can read (model/file/share.h): */
+    bool *reads;         /* [ranks] those that have the files; NULL: all have */
+    int sender;          /* the rank that reads for the others */
+    uint64_t bytes_sent; /* by it, of weights */
 };
 
 /* `path` is a file, or the first of split files "name-00001-of-00003.gguf". *out is freed by
  * sheaf__weights_free. */
 enum sheaf_status sheaf__weights_open(const char *path, struct sheaf__weights **out);
-/* Of a GGUF without a file: shapes to plan with, no data. gguf passes to the model, also on failure.
- */
-enum sheaf_status sheaf__weights_describe(struct sheaf_gguf *gguf, struct sheaf__weights **out);
+/* Of n GGUFs whose data is not here: shapes to plan with. They pass to the model, also on failure. */
+enum sheaf_status sheaf__weights_describe(struct sheaf_gguf **files, int n,
+                                          struct sheaf__weights **out);
 void sheaf__weights_free(struct sheaf__weights *model); /* accepts NULL */
-
-/* Allocates the weights on buft and reads them. progress may be NULL. */
-enum sheaf_status sheaf__weights_load(struct sheaf__weights *model,
-                                      sheaf_backend_buffer_type_t buft,
-                                      sheaf_model_progress_fn progress, void *user);
 
 /* A matrix of the type and width that most bytes of a layer have: for measurements. */
 const struct sheaf_tensor *sheaf__weights_typical(const struct sheaf__weights *model);
 /* The part of a weight that one token reads: of experts, those that it uses. */
 double sheaf__weights_read_share(const struct sheaf__weights *model, enum sheaf__weight weight);
 
-/* Hash of metadata and tensor directory: equal on ranks that opened equal models. */
-uint64_t sheaf__weights_fingerprint(const struct sheaf__weights *model);
+/* Hashes that are equal on ranks that opened equal models. */
+struct sheaf__fingerprint {
+    uint64_t header;  /* of metadata and tensor directory */
+    uint64_t samples; /* of some bytes of each tensor, where the files are */
+};
+struct sheaf__fingerprint sheaf__weights_fingerprint(const struct sheaf__weights *model);
 
 #endif

@@ -12,6 +12,8 @@
 
 #include "base/settings.h"
 #include "model/arch/tag.h"
+#include "model/file/load.h"
+#include "model/file/share.h"
 #include "model/place/memory.h"
 #include "model/place/overlap.h"
 #include "model/place/runnable.h"
@@ -134,19 +136,26 @@ static enum sheaf_status choose_shares(struct sheaf__session *s, const char *spl
 
 /* ---- checks before loading ---- */
 
+static bool has_files(const struct sheaf__weights *model, int rank) {
+    return !model->reads || model->reads[rank];
+}
+
+/* Samples of ranks that have the files only; metadata of the others are those of the sender. */
 static enum sheaf_status compare_fingerprints(const struct sheaf__weights *model) {
-    int n = sheaf_world_size();
+    const int n = sheaf_world_size(), from = model->sender;
     if (n == 1) return SHEAF_STATUS_SUCCESS;
-    uint64_t mine = sheaf__weights_fingerprint(model), *all = calloc((size_t)n, sizeof *all);
+    const struct sheaf__fingerprint mine = sheaf__weights_fingerprint(model);
+    struct sheaf__fingerprint *all = calloc((size_t)n, sizeof *all);
     enum sheaf_status status =
         sheaf_world_agree(all ? SHEAF_STATUS_SUCCESS : no_memory(), "the model's fingerprint");
     if (!status)
         status = sheaf_world_all_gather(&mine, sizeof mine, all, "the model's fingerprint");
-    for (int r = 1; !status && r < n; r++) {
-        if (all[r] != all[0])
+    for (int r = 0; !status && r < n; r++) {
+        if (all[r].header != all[from].header ||
+            (has_files(model, r) && all[r].samples != all[from].samples))
             status = sheaf_set_error(SHEAF_STATUS_INVALID,
-                                     "rank %d (%s) and rank 0 (%s) opened different models as %s",
-                                     r, sheaf_world_host_name(r), sheaf_world_host_name(0),
+                                     "rank %d (%s) and rank %d (%s) opened different models as %s",
+                                     r, sheaf_world_host_name(r), from, sheaf_world_host_name(from),
                                      sheaf_gguf_path(model->gguf));
     }
     free(all);
@@ -270,9 +279,9 @@ static int64_t choose_ctx(const struct sheaf__hparams *hp, int64_t wanted) {
 static enum sheaf_status plan(struct sheaf__session *s, const struct sheaf_model_params *p) {
     const char *devices = p->single ? NULL : p->devices;
     sheaf_world_enter(SHEAF_PHASE_LOAD, "model file");
-    enum sheaf_status status = s ? sheaf__weights_open(p->path, &s->model) : no_memory();
-    if (!status) status = sheaf__session_name_devices(devices);
+    enum sheaf_status status = s ? sheaf__session_name_devices(devices) : no_memory();
     status = sheaf_world_agree(status, "opening the model");
+    if (!status) status = sheaf__weights_open_on_ranks(p->path, &s->model);
     if (!status) status = compare_fingerprints(s->model);
     if (!status) status = choose_devices(s, devices);
     if (!status && p->single && sheaf_world_size() > 1)
