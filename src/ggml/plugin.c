@@ -9,7 +9,9 @@
  * ggml_backend_init may be called several times, and by a program that refuses the plugin
  * afterwards: nothing is started before all checks, everything is started once, and the library is
  * never unloaded (-z nodelete), since its thread owns MPI. */
+#include <assert.h>
 #include <dlfcn.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -204,7 +206,11 @@ static int32_t get_type(struct gg_device *dev) {
     (void)dev;
     return GG_DEVICE_TYPE_GPU;
 }
-/* caps has mmap_support since 0.9.8. A host without it has no memory there. */
+/* Hosts that have mmap_support cannot be told from those that lack it, whose structure has a byte without
+ * a use there. Without it llama.cpp reads all weights into the memory of rank 0 before they are sent. */
+static_assert(offsetof(struct gg_props, caps.mmap_support) / _Alignof(struct gg_props) ==
+                  offsetof(struct gg_props, caps.events) / _Alignof(struct gg_props),
+              "a structure without it has padding there");
 static void get_props(struct gg_device *dev, struct gg_props *props) {
     props->name = name_of_device(dev);
     props->description = get_description(dev);
@@ -213,7 +219,7 @@ static void get_props(struct gg_device *dev, struct gg_props *props) {
     props->device_id = NULL;
     props->caps.async = props->caps.events = has_events();
     props->caps.host_buffer = props->caps.buffer_from_host_ptr = false;
-    if (host.api_version >= 3) props->caps.mmap_support = true;
+    props->caps.mmap_support = true;
 }
 static struct gg_buft *get_buffer_type(struct gg_device *dev) { return buft_of(number_of(dev)); }
 static bool supports_op(struct gg_device *dev, const struct gg_tensor *op) {

@@ -406,6 +406,7 @@ static void check_device(struct gg_reg *reg, size_t i) {
     dev = reg->iface.get_device(reg, i);
     dev->iface.get_props(dev, &props);
     expect(props.type == GG_DEVICE_TYPE_GPU && !props.device_id, "properties");
+    expect(props.caps.mmap_support, "llama.cpp would read the whole model into rank 0's memory");
     expect(props.caps.async == (n_devices > 1) && props.caps.events == (n_devices > 1),
            "groups work while the program does");
     printf("%s: %s\n", props.name, props.description);
