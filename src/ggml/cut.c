@@ -8,22 +8,11 @@
 
 #include "base/hash.h"
 #include "base/settings.h"
+#include "ggml/cut_axis.h"
 #include "model/place/policy.h"
 
 static enum sheaf_status no_memory(void) {
     return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "split states: out of memory");
-}
-
-struct sheaf_split_state *gg_cut_axis(const struct gg_cutter *c, int axis, int64_t units,
-                                      int64_t inner) {
-    int64_t *counts = calloc((size_t)c->n_members, sizeof *counts);
-    struct sheaf_split_state *state = NULL;
-    if (counts) {
-        sheaf__split_units(units, c->shares, c->n_members, counts);
-        state = sheaf_split_state_cut((enum sheaf_split_axis)axis, c->n_members, counts, inner);
-    }
-    free(counts);
-    return state;
 }
 
 /* ---- settings ---- */

@@ -30,8 +30,5 @@ enum sheaf_status gg_cut_by_names(const struct gg_cutter *c, struct sheaf_split_
                                   const char **why, bool *is_named);
 /* The same for a graph in which no name is known. */
 enum sheaf_status gg_cut_by_graph(const struct gg_cutter *c, struct sheaf_split_state **states);
-/* n units of `inner` elements along an axis, by shares. NULL: out of memory. */
-struct sheaf_split_state *gg_cut_axis(const struct gg_cutter *c, int axis, int64_t units,
-                                      int64_t inner);
 
 #endif

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ggml/cut.h"
+#include "ggml/cut_axis.h"
 #include "ggml/translate.h"
 
 enum { MAX_PARTS = 24, MAX_DEPTH = 16, LEAST_BYTES = 64 << 10 };

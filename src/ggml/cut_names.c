@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ggml/cut_axis.h"
 #include "ggml/cut_layer.h"
 #include "model/place/heads.h"
 #include "model/place/policy.h"

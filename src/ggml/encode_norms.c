@@ -2,7 +2,7 @@
  * As one node it would need all heads on every member. */
 #include <string.h>
 
-#include "ggml/cut_layer.h"
+#include "ggml/leaf.h"
 #include "ggml/encode_impl.h"
 
 static bool is(const struct gg_encoder *e, const struct gg_tensor *t, enum sheaf_op op) {

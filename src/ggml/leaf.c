@@ -1,0 +1,121 @@
+/* The table of roles, and what a name says beside the role. */
+#include "ggml/leaf.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+    const char *part;
+    enum gg_role role;
+} roles[] = {
+    {"attn_q", GG_ROLE_Q},
+    {"attn_q_b", GG_ROLE_Q},
+    {"attn_k", GG_ROLE_K},
+    {"attn_v", GG_ROLE_V},
+    {"attn_qkv", GG_ROLE_QKV},
+    {"attn_gate", GG_ROLE_GATE},
+    {"attn_output", GG_ROLE_O},
+    {"attn_out", GG_ROLE_O},
+    {"attn_kv_b", GG_ROLE_LATENT_KV},
+    {"attn_k_b", GG_ROLE_LATENT_K},
+    {"attn_v_b", GG_ROLE_LATENT_V},
+    {"attn_sinks", GG_ROLE_SINKS},
+    {"attn_q_norm", GG_ROLE_Q_NORM},
+    {"attn_k_norm", GG_ROLE_K_NORM},
+    {"cache_k", GG_ROLE_CACHE_K},
+    {"cache_v", GG_ROLE_CACHE_V},
+    {"ffn_up", GG_ROLE_FFN_IN},
+    {"ffn_gate", GG_ROLE_FFN_IN},
+    {"ffn_down", GG_ROLE_FFN_OUT},
+    {"ffn_up_exps", GG_ROLE_FFN_IN},
+    {"ffn_gate_exps", GG_ROLE_FFN_IN},
+    {"ffn_gate_up_exps", GG_ROLE_FFN_IN},
+    {"ffn_down_exps", GG_ROLE_FFN_OUT},
+    {"ffn_up_chexps", GG_ROLE_FFN_IN},
+    {"ffn_gate_chexps", GG_ROLE_FFN_IN},
+    {"ffn_down_chexps", GG_ROLE_FFN_OUT},
+    {"ffn_up_shexp", GG_ROLE_FFN_IN},
+    {"ffn_gate_shexp", GG_ROLE_FFN_IN},
+    {"ffn_down_shexp", GG_ROLE_FFN_OUT},
+    {"ssm_in", GG_ROLE_STATE_IN},
+    {"ssm_conv1d", GG_ROLE_CHANNELS},
+    {"ssm_conv1d_q", GG_ROLE_STATE_HEADS},
+    {"ssm_conv1d_k", GG_ROLE_STATE_HEADS},
+    {"ssm_conv1d_v", GG_ROLE_STATE_HEADS},
+    {"ssm_x", GG_ROLE_STATE_COLUMNS},
+    {"ssm_dt", GG_ROLE_STATE_HEADS},
+    {"ssm_a", GG_ROLE_STATE_HEADS},
+    {"ssm_d", GG_ROLE_STATE_HEADS},
+    {"ssm_alpha", GG_ROLE_STATE_HEADS},
+    {"ssm_beta", GG_ROLE_STATE_HEADS},
+    {"ssm_f_b", GG_ROLE_STATE_HEADS},
+    {"ssm_g_b", GG_ROLE_STATE_HEADS},
+    {"ssm_g", GG_ROLE_STATE_HEADS},
+    {"ssm_ba", GG_ROLE_STATE_GROUPS},
+    {"ssm_beta_alpha", GG_ROLE_STATE_GROUPS},
+    {"ssm_norm", GG_ROLE_STATE_NORM},
+    {"ssm_out", GG_ROLE_STATE_OUT},
+    {"cache_r", GG_ROLE_CACHE_R},
+    {"conv_states_all", GG_ROLE_CACHE_R},
+    {"cache_s", GG_ROLE_CACHE_S},
+    {"ssm_states_all", GG_ROLE_CACHE_S},
+    {"shortconv.in_proj", GG_ROLE_SHORT_IN},
+    {"shortconv.conv", GG_ROLE_SHORT},
+    {"shortconv.out_proj", GG_ROLE_SHORT_OUT},
+    {"output", GG_ROLE_VOCABULARY},
+    {"token_embd", GG_ROLE_VOCABULARY},
+};
+
+/* "_exps" of "ffn_up_exps": which of a layer's feed-forwards it belongs to. */
+static const char *family_of(const char *part) {
+    static const char *const families[] = {"_exps", "_chexps", "_shexp"};
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        const char *found = strstr(part, families[i]);
+        if (found && !strcmp(found, families[i])) return families[i];
+    }
+    return "";
+}
+
+/* "cache_k_l7", "conv_states_all-7": the name of a cache, and of one that the program has renamed. */
+static bool read_cache(char *text, struct gg_leaf *l) {
+    int layer;
+    char *number = !strncmp(text, "cache_", 6) ? strstr(text, "_l") : strrchr(text, '-');
+    if (!number || (sscanf(number, "_l%d", &layer) != 1 && sscanf(number, "-%d", &layer) != 1) ||
+        layer < 0)
+        return false;
+    snprintf(l->layer, sizeof l->layer, "blk.%d.", layer);
+    *number = 0;
+    return true;
+}
+
+/* The part of "blk.7.ffn_up.weight", of "blk.7.shortconv.conv.weight" and of "blk.7.ssm_a"; l->layer
+ * is what comes before. */
+static const char *read_weight(char *text, struct gg_leaf *l) {
+    char *dot = strrchr(text, '.');
+    const char *part;
+    int at = 0;
+    if (!dot) return NULL;
+    l->bias = !strcmp(dot, ".bias");
+    if (l->bias || !strcmp(dot, ".weight")) *dot = 0;
+    if (sscanf(text, "blk.%*d.%n", &at) == 0 && at)
+        part = text + at;
+    else if ((dot = strrchr(text, '.')))
+        part = dot + 1;
+    else
+        part = text;
+    snprintf(l->layer, sizeof l->layer, "%.*s", (int)(part - text), text);
+    return part;
+}
+
+void gg_leaf_of(const char *name, struct gg_leaf *l) {
+    char text[GG_MAX_NAME];
+    memset(l, 0, sizeof *l);
+    l->family = "";
+    snprintf(text, sizeof text, "%s", name);
+    const char *part = read_cache(text, l) ? text : read_weight(text, l);
+    for (size_t i = 0; part && i < sizeof roles / sizeof *roles; i++) {
+        if (strcmp(part, roles[i].part)) continue;
+        l->role = roles[i].role;
+        l->family = family_of(part);
+    }
+}
