@@ -2,7 +2,6 @@
 #include "ggml/cut_axis.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/arith.h"
 #include "ggml/translate.h"
@@ -21,22 +20,13 @@ struct sheaf_split_state *gg_cut_axis(const struct gg_cutter *c, int axis, int64
     return state;
 }
 
-void gg_fill_segment(struct sheaf_split_segment *s, int n_members, int64_t units, int64_t inner,
-                     const int64_t *first, const int64_t *count) {
-    s->outer = 1;
-    s->inner = inner;
-    s->units = units;
-    memcpy(s->first, first, (size_t)n_members * sizeof *first);
-    memcpy(s->count, count, (size_t)n_members * sizeof *count);
-}
-
 int64_t gg_units_of_block(int64_t inner, int64_t block) { return block / sheaf__gcd(inner, block); }
 
 struct sheaf_split_state *gg_by_units(const struct gg_cutter *c, int axis, int64_t units,
                                       int64_t inner, const int64_t *first, const int64_t *count) {
     struct sheaf_split_state *s =
         sheaf_split_state_new((enum sheaf_split_axis)axis, c->n_members, 1);
-    if (s) gg_fill_segment(&s->segments[0], c->n_members, units, inner, first, count);
+    if (s) sheaf__segment_fill(&s->segments[0], c->n_members, units, inner, first, count);
     return s;
 }
 
@@ -51,8 +41,8 @@ struct sheaf_split_state *gg_by_inner(const struct gg_cutter *c, int axis, int64
     if (!one || times == 1) return one;
     s = sheaf_split_state_new((enum sheaf_split_axis)axis, c->n_members, times);
     for (int i = 0; s && i < times; i++)
-        gg_fill_segment(&s->segments[i], c->n_members, n / inner, inner, one->segments[0].first,
-                        one->segments[0].count);
+        sheaf__segment_fill(&s->segments[i], c->n_members, n / inner, inner, one->segments[0].first,
+                            one->segments[0].count);
     sheaf_split_state_free(one);
     return s;
 }

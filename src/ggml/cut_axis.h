@@ -8,8 +8,6 @@
 struct sheaf_split_state *gg_cut_axis(const struct gg_cutter *c, int axis, int64_t units,
                                       int64_t inner);
 
-void gg_fill_segment(struct sheaf_split_segment *s, int n_members, int64_t units, int64_t inner,
-                     const int64_t *first, const int64_t *count);
 /* One segment. */
 struct sheaf_split_state *gg_by_units(const struct gg_cutter *c, int axis, int64_t units,
                                       int64_t inner, const int64_t *first, const int64_t *count);

@@ -158,9 +158,9 @@ static struct sheaf_split_state *by_fused_heads(const struct gg_cutter *c, int a
     const int n = c->n_members;
     struct sheaf_split_state *s = sheaf_split_state_new((enum sheaf_split_axis)axis, n, 3);
     if (!s) return NULL;
-    gg_fill_segment(&s->segments[0], n, h->q, h->size_q, h->q_first, h->q_count);
-    gg_fill_segment(&s->segments[1], n, h->kv, h->size_k, h->kv_first, h->kv_count);
-    gg_fill_segment(&s->segments[2], n, h->kv, h->size_v, h->kv_first, h->kv_count);
+    sheaf__segment_fill(&s->segments[0], n, h->q, h->size_q, h->q_first, h->q_count);
+    sheaf__segment_fill(&s->segments[1], n, h->kv, h->size_k, h->kv_first, h->kv_count);
+    sheaf__segment_fill(&s->segments[2], n, h->kv, h->size_v, h->kv_first, h->kv_count);
     return s;
 }
 

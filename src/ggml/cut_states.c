@@ -8,6 +8,7 @@
 #include "ggml/cut_axis.h"
 #include "ggml/cut_layer.h"
 #include "model/place/heads.h"
+#include "model/place/policy.h"
 
 struct state { /* of a layer */
     bool delta;
@@ -122,7 +123,7 @@ static enum sheaf_status divide(const struct gg_cutter *c, int64_t block, struct
 
 static void fill_groups(const struct gg_cutter *c, const struct state *s,
                         struct sheaf_split_segment *to, int64_t inner) {
-    gg_fill_segment(to, c->n_members, s->groups, inner, s->group_first, s->group_count);
+    sheaf__segment_fill(to, c->n_members, s->groups, inner, s->group_first, s->group_count);
 }
 
 static void fill_heads(const struct gg_cutter *c, const struct state *s,
@@ -131,7 +132,7 @@ static void fill_heads(const struct gg_cutter *c, const struct state *s,
         fill_groups(c, s, to, inner);
         to->outer = s->heads / s->groups;
     } else {
-        gg_fill_segment(to, c->n_members, s->heads, inner, s->head_first, s->head_count);
+        sheaf__segment_fill(to, c->n_members, s->heads, inner, s->head_first, s->head_count);
     }
 }
 

@@ -34,13 +34,13 @@ static enum sheaf_status no_memory(void) {
     return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for a split state");
 }
 
-static void fill(struct sheaf_split_segment *s, int n, int64_t inner, int64_t units,
-                 const int64_t *first, const int64_t *count) {
+void sheaf__segment_fill(struct sheaf_split_segment *s, int n_members, int64_t units, int64_t inner,
+                         const int64_t *first, const int64_t *count) {
     s->outer = 1;
     s->inner = inner;
     s->units = units;
-    memcpy(s->first, first, (size_t)n * sizeof *first);
-    memcpy(s->count, count, (size_t)n * sizeof *count);
+    memcpy(s->first, first, (size_t)n_members * sizeof *first);
+    memcpy(s->count, count, (size_t)n_members * sizeof *count);
 }
 
 /* Elements of a unit so that whole units are whole blocks: `inner` if it is, otherwise the greatest
@@ -64,7 +64,7 @@ static enum sheaf_status cut_ranges(const struct sheaf__policy *p, enum sheaf_sp
     struct sheaf_split_state *state = sheaf_split_state_new(axis, p->n, 1);
     if (!state) return no_memory();
     int64_t k = unit / inner;
-    fill(&state->segments[0], p->n, unit, units / k, first, count);
+    sheaf__segment_fill(&state->segments[0], p->n, units / k, unit, first, count);
     for (int j = 0; j < p->n; j++) {
         state->segments[0].first[j] /= k;
         state->segments[0].count[j] /= k;
@@ -104,7 +104,7 @@ static enum sheaf_status cut_twice(const struct sheaf__policy *p, enum sheaf_spl
         sheaf__split_units(n / inner, p->shares, p->n, counts);
         for (int j = 1; j < p->n; j++) first[j] = first[j - 1] + counts[j - 1];
         for (int i = 0; i < 2; i++)
-            fill(&(*out)->segments[i], p->n, inner, n / inner, first, counts);
+            sheaf__segment_fill(&(*out)->segments[i], p->n, n / inner, inner, first, counts);
     }
     free(counts);
     return *out ? SHEAF_STATUS_SUCCESS : no_memory();
@@ -116,9 +116,9 @@ static enum sheaf_status cut_qkv(const struct sheaf__policy *p, enum sheaf_split
     *out = sheaf_split_state_new(axis, p->n, 3);
     if (!*out) return no_memory();
     struct sheaf_split_segment *s = (*out)->segments;
-    fill(&s[0], p->n, hp->head_k, hp->n_head, p->q_first, p->q_count);
-    fill(&s[1], p->n, hp->head_k, hp->n_head_kv, p->kv_first, p->kv_count);
-    fill(&s[2], p->n, hp->head_v, hp->n_head_kv, p->kv_first, p->kv_count);
+    sheaf__segment_fill(&s[0], p->n, hp->n_head, hp->head_k, p->q_first, p->q_count);
+    sheaf__segment_fill(&s[1], p->n, hp->n_head_kv, hp->head_k, p->kv_first, p->kv_count);
+    sheaf__segment_fill(&s[2], p->n, hp->n_head_kv, hp->head_v, p->kv_first, p->kv_count);
     return SHEAF_STATUS_SUCCESS;
 }
 
@@ -158,9 +158,11 @@ static int64_t shared_unit(const struct sheaf__policy *p, int64_t il) {
 static void fill_channels(const struct sheaf__policy *p, struct sheaf_split_segment *s,
                           int64_t wide) {
     const struct sheaf__hparams *hp = &p->model->hp;
-    fill(s, p->n, hp->d_inner / hp->n_ssm_head * wide, hp->n_ssm_head, p->ssm_first, p->ssm_count);
+    sheaf__segment_fill(s, p->n, hp->n_ssm_head, hp->d_inner / hp->n_ssm_head * wide, p->ssm_first,
+                        p->ssm_count);
     for (int i = 1; i <= 2; i++)
-        fill(s + i, p->n, hp->d_state * wide, hp->n_ssm_group, p->group_first, p->group_count);
+        sheaf__segment_fill(s + i, p->n, hp->n_ssm_group, hp->d_state * wide, p->group_first,
+                            p->group_count);
 }
 
 static enum sheaf_status cut_channels(const struct sheaf__policy *p, enum sheaf_split_axis axis,
@@ -178,9 +180,10 @@ static enum sheaf_status cut_ssm_in(const struct sheaf__policy *p, enum sheaf_sp
     *out = sheaf_split_state_new(axis, p->n, 5);
     if (!*out) return no_memory();
     struct sheaf_split_segment *s = (*out)->segments;
-    fill(&s[0], p->n, hp->d_inner / hp->n_ssm_head, hp->n_ssm_head, p->ssm_first, p->ssm_count);
+    sheaf__segment_fill(&s[0], p->n, hp->n_ssm_head, hp->d_inner / hp->n_ssm_head, p->ssm_first,
+                        p->ssm_count);
     fill_channels(p, &s[1], 1);
-    fill(&s[4], p->n, 1, hp->n_ssm_head, p->ssm_first, p->ssm_count);
+    sheaf__segment_fill(&s[4], p->n, hp->n_ssm_head, 1, p->ssm_first, p->ssm_count);
     return SHEAF_STATUS_SUCCESS;
 }
 

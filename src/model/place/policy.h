@@ -16,6 +16,10 @@
 
 struct sheaf__policy;
 
+/* The run of units of `inner` elements that each member owns; first, count [n_members]. */
+void sheaf__segment_fill(struct sheaf_split_segment *s, int n_members, int64_t units, int64_t inner,
+                         const int64_t *first, const int64_t *count);
+
 /* With whole sums, slices of matrices have whole groups of so many rows where the matrix has: devices that
  * lay rows out in groups then compute the rows of a slice as they do those of the whole. */
 enum { SHEAF__ROW_GROUP = 16 };
