@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ggml/cut_axis.h"
 #include "ggml/translate.h"
 
 static void note(struct gg_whole *g, const struct gg_tensor *t) {
@@ -92,4 +93,29 @@ int gg_views_behind(const struct gg_whole *g, const struct gg_tensor *weight,
         if (op == SHEAF_OP_RESHAPE && !shaped) shaped = t;
     }
     return n;
+}
+
+/* ---- cuts of a layer ---- */
+
+bool gg_division_init(struct gg_division *d, int n_members) {
+    const size_t n = (size_t)n_members;
+    int64_t *numbers = calloc(4 * n, sizeof *numbers);
+    if (!numbers) return false;
+    *d = (struct gg_division){numbers, numbers + n, numbers + 2 * n, numbers + 3 * n};
+    return true;
+}
+
+void gg_division_fini(struct gg_division *d) { free(d->head_first); }
+
+void gg_cut_layer(const struct gg_cutter *c, const struct gg_whole *g, const char *layer,
+                  const struct gg_layer_cut *cut, struct sheaf_split_state **states,
+                  const char **why) {
+    for (size_t i = 0; i < c->e->n_unbound; i++) {
+        const struct gg_leaf *l = &g->unbound[i];
+        const struct gg_region *r = c->e->unbound[i];
+        if (strcmp(l->layer, layer) || !cut->has_role(l->role, cut->layer)) continue;
+        why[i] = cut->why_whole;
+        if (why[i]) continue;
+        states[i] = gg_checked(r, cut->state_of(c, l, r, cut->layer, &why[i]), &why[i]);
+    }
 }

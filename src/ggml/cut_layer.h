@@ -32,6 +32,28 @@ bool gg_comes_from(const struct gg_tensor *t, const struct gg_tensor *cache);
 int gg_views_behind(const struct gg_whole *g, const struct gg_tensor *weight,
                     const struct gg_tensor **out, int room);
 
+/* Which heads of a layer members own, and which groups of them: K/V heads with the query heads that read
+ * them, or groups of heads of a state. */
+struct gg_division {
+    int64_t *head_first, *head_count, *group_first, *group_count; /* [n_members] */
+};
+bool gg_division_init(struct gg_division *d, int n_members); /* false: out of memory */
+void gg_division_fini(struct gg_division *d);
+
+/* How the weights and caches of one kind of layer are cut. */
+struct gg_layer_cut {
+    bool (*has_role)(enum gg_role role, const void *layer);
+    struct sheaf_split_state *(*state_of)(const struct gg_cutter *c, const struct gg_leaf *l,
+                                          const struct gg_region *r, const void *layer,
+                                          const char **why);
+    const void *layer;
+    const char *why_whole; /* NULL: state_of is asked */
+};
+/* Cuts what is unbound of the layer and has one of the roles. */
+void gg_cut_layer(const struct gg_cutter *c, const struct gg_whole *g, const char *layer,
+                  const struct gg_layer_cut *cut, struct sheaf_split_state **states,
+                  const char **why);
+
 /* ---- layers with a state and short convolutions (cut_states.c) ---- */
 
 /* Does the layer have a delta net where others have attention? */

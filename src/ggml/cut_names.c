@@ -16,7 +16,7 @@ struct heads { /* of a layer */
     int64_t size_latent; /* rows of a head in attn_kv_b; 0: none */
     bool latent;         /* the cache has one head, which all query heads read */
     bool transposed;     /* the cache of values: heads lie across its rows */
-    int64_t *q_first, *q_count, *kv_first, *kv_count; /* [n_members] */
+    struct gg_division members; /* query heads, and K/V heads as their groups */
 };
 
 /* Heads and the rows of each in a product; false: the graph does not say. A view may have a part of
@@ -145,12 +145,12 @@ static bool is_transposed(const struct gg_whole *g, const struct gg_tensor *cach
 
 static struct sheaf_split_state *by_query_heads(const struct gg_cutter *c, int axis, int64_t inner,
                                                 const struct heads *h) {
-    return gg_by_units(c, axis, h->q, inner, h->q_first, h->q_count);
+    return gg_by_units(c, axis, h->q, inner, h->members.head_first, h->members.head_count);
 }
 
 static struct sheaf_split_state *by_kv_heads(const struct gg_cutter *c, int axis, int64_t inner,
                                              const struct heads *h) {
-    return gg_by_units(c, axis, h->kv, inner, h->kv_first, h->kv_count);
+    return gg_by_units(c, axis, h->kv, inner, h->members.group_first, h->members.group_count);
 }
 
 static struct sheaf_split_state *by_fused_heads(const struct gg_cutter *c, int axis,
@@ -158,15 +158,19 @@ static struct sheaf_split_state *by_fused_heads(const struct gg_cutter *c, int a
     const int n = c->n_members;
     struct sheaf_split_state *s = sheaf_split_state_new((enum sheaf_split_axis)axis, n, 3);
     if (!s) return NULL;
-    sheaf__segment_fill(&s->segments[0], n, h->q, h->size_q, h->q_first, h->q_count);
-    sheaf__segment_fill(&s->segments[1], n, h->kv, h->size_k, h->kv_first, h->kv_count);
-    sheaf__segment_fill(&s->segments[2], n, h->kv, h->size_v, h->kv_first, h->kv_count);
+    sheaf__segment_fill(&s->segments[0], n, h->q, h->size_q, h->members.head_first,
+                        h->members.head_count);
+    sheaf__segment_fill(&s->segments[1], n, h->kv, h->size_k, h->members.group_first,
+                        h->members.group_count);
+    sheaf__segment_fill(&s->segments[2], n, h->kv, h->size_v, h->members.group_first,
+                        h->members.group_count);
     return s;
 }
 
 static struct sheaf_split_state *attention_state(const struct gg_cutter *c, const struct gg_leaf *l,
-                                                 const struct gg_region *r, const struct heads *h,
+                                                 const struct gg_region *r, const void *layer,
                                                  const char **why) {
+    const struct heads *h = layer;
     const int rows = l->bias ? 0 : 1; /* a bias has one element a row */
     *why = "its dimensions are not those of the layer's heads";
     switch (l->role) {
@@ -228,33 +232,30 @@ static enum sheaf_status divide(const struct gg_cutter *c, const struct gg_whole
                                 const char *layer, struct heads *h) {
     const int64_t each = h->q / h->kv, unit = heads_together(c, g, layer, h);
     return sheaf__split_heads_in_runs(h->kv, each, unit ? unit : each, c->shares, c->n_members,
-                                      h->q_first, h->q_count, h->kv_first, h->kv_count);
+                                      h->members.head_first, h->members.head_count,
+                                      h->members.group_first, h->members.group_count);
 }
 
-static bool is_attention(enum gg_role role) { return role >= GG_ROLE_Q && role <= GG_ROLE_CACHE_V; }
+static bool is_attention(enum gg_role role, const void *layer) {
+    (void)layer;
+    return role >= GG_ROLE_Q && role <= GG_ROLE_CACHE_V;
+}
 
 static enum sheaf_status cut_attention(const struct gg_cutter *c, const struct gg_whole *g,
                                        const char *layer, struct sheaf_split_state **states,
                                        const char **why) {
-    const size_t n = (size_t)c->n_members;
-    int64_t *numbers = calloc(4 * n, sizeof *numbers);
-    struct heads h = {.q_first = numbers,
-                      .q_count = numbers + n,
-                      .kv_first = numbers + 2 * n,
-                      .kv_count = numbers + 3 * n};
-    if (!numbers) return SHEAF_STATUS_ALLOC_FAILED;
+    struct heads h = {0};
+    struct gg_layer_cut cut = {is_attention, attention_state, &h, NULL};
+    if (!gg_division_init(&h.members, c->n_members)) return SHEAF_STATUS_ALLOC_FAILED;
     const bool known = find_heads(g, layer, &h);
     h.transposed = is_transposed(g, gg_find(g, layer, GG_ROLE_CACHE_V, ""));
-    enum sheaf_status st = known ? divide(c, g, layer, &h) : SHEAF_STATUS_SUCCESS;
-    for (size_t i = 0; i < c->e->n_unbound && !st; i++) {
-        const struct gg_leaf *l = &g->unbound[i];
-        const struct gg_region *r = c->e->unbound[i];
-        if (!is_attention(l->role) || strcmp(l->layer, layer)) continue;
-        why[i] = known ? "it has one head" : "the graph does not say how many heads it has";
-        if (known && h.q > 1)
-            states[i] = gg_checked(r, attention_state(c, l, r, &h, &why[i]), &why[i]);
-    }
-    free(numbers);
+    if (!known)
+        cut.why_whole = "the graph does not say how many heads it has";
+    else if (h.q == 1)
+        cut.why_whole = "it has one head";
+    const enum sheaf_status st = known ? divide(c, g, layer, &h) : SHEAF_STATUS_SUCCESS;
+    if (!st) gg_cut_layer(c, g, layer, &cut, states, why);
+    gg_division_fini(&h.members);
     return st;
 }
 
@@ -295,9 +296,9 @@ static enum sheaf_status cut_one(const struct gg_cutter *c, const struct gg_whol
     if (role == GG_ROLE_CACHE_R && gg_find(g, l->layer, GG_ROLE_SHORT_OUT, ""))
         return gg_cut_short_layer(c, g, l->layer, states, why);
     if ((role >= GG_ROLE_STATE_IN && role <= GG_ROLE_CACHE_S) ||
-        (role <= GG_ROLE_O && is_attention(role) && gg_is_delta_net(g, l->layer)))
+        (role <= GG_ROLE_O && is_attention(role, NULL) && gg_is_delta_net(g, l->layer)))
         return gg_cut_state_layer(c, g, l->layer, states, why);
-    if (is_attention(role)) return cut_attention(c, g, l->layer, states, why);
+    if (is_attention(role, NULL)) return cut_attention(c, g, l->layer, states, why);
     if (role == GG_ROLE_FFN_IN || role == GG_ROLE_FFN_OUT)
         states[i] = feed_forward_state(c, g, i, &why[i]);
     else if (role == GG_ROLE_VOCABULARY)

@@ -16,7 +16,7 @@ struct state { /* of a layer */
     bool
         fused; /* B and C, or query and key, come from the same matrix and convolution as the heads */
     int64_t heads, groups, size_head, size_group;
-    int64_t *head_first, *head_count, *group_first, *group_count; /* [n_members] */
+    struct gg_division members;
 };
 
 /* ---- the graph ---- */
@@ -99,22 +99,23 @@ static enum sheaf_status divide(const struct gg_cutter *c, int64_t block, struct
         gg_units_of_block(s->delta && !s->rounds ? each * s->size_head : s->size_head, block);
     if (s->delta) {
         if (s->groups % together) together = 1;
-        sheaf__split_units(s->groups / together, c->shares, n, s->group_count);
+        sheaf__split_units(s->groups / together, c->shares, n, s->members.group_count);
         for (int j = 0; j < n; j++) {
-            s->group_count[j] *= together;
-            s->group_first[j] = j ? s->group_first[j - 1] + s->group_count[j - 1] : 0;
-            s->head_first[j] = s->group_first[j] * each;
-            s->head_count[j] = s->group_count[j] * each;
+            s->members.group_count[j] *= together;
+            s->members.group_first[j] =
+                j ? s->members.group_first[j - 1] + s->members.group_count[j - 1] : 0;
+            s->members.head_first[j] = s->members.group_first[j] * each;
+            s->members.head_count[j] = s->members.group_count[j] * each;
         }
         return SHEAF_STATUS_SUCCESS;
     }
     if (each % together) together = 1;
     enum sheaf_status st =
-        sheaf__split_heads(s->groups, each / together, c->shares, n, s->head_first, s->head_count,
-                           s->group_first, s->group_count);
+        sheaf__split_heads(s->groups, each / together, c->shares, n, s->members.head_first,
+                           s->members.head_count, s->members.group_first, s->members.group_count);
     for (int j = 0; j < n && !st; j++) {
-        s->head_first[j] *= together;
-        s->head_count[j] *= together;
+        s->members.head_first[j] *= together;
+        s->members.head_count[j] *= together;
     }
     return st;
 }
@@ -123,7 +124,8 @@ static enum sheaf_status divide(const struct gg_cutter *c, int64_t block, struct
 
 static void fill_groups(const struct gg_cutter *c, const struct state *s,
                         struct sheaf_split_segment *to, int64_t inner) {
-    sheaf__segment_fill(to, c->n_members, s->groups, inner, s->group_first, s->group_count);
+    sheaf__segment_fill(to, c->n_members, s->groups, inner, s->members.group_first,
+                        s->members.group_count);
 }
 
 static void fill_heads(const struct gg_cutter *c, const struct state *s,
@@ -132,7 +134,8 @@ static void fill_heads(const struct gg_cutter *c, const struct state *s,
         fill_groups(c, s, to, inner);
         to->outer = s->heads / s->groups;
     } else {
-        sheaf__segment_fill(to, c->n_members, s->heads, inner, s->head_first, s->head_count);
+        sheaf__segment_fill(to, c->n_members, s->heads, inner, s->members.head_first,
+                            s->members.head_count);
     }
 }
 
@@ -189,7 +192,7 @@ static struct sheaf_split_state *by_all_inputs(const struct gg_cutter *c, const 
 static bool has_whole_groups(const struct gg_cutter *c, const struct state *s) {
     const int64_t each = s->heads / s->groups;
     for (int j = 0; j < c->n_members; j++)
-        if (s->head_first[j] % each || s->head_count[j] % each) return false;
+        if (s->members.head_first[j] % each || s->members.head_count[j] % each) return false;
     return true;
 }
 
@@ -200,9 +203,10 @@ static int axis_of_rows(const struct gg_region *r) {
     return 0;
 }
 
-static struct sheaf_split_state *state_of(const struct gg_cutter *c, const struct state *s,
-                                          const struct gg_leaf *l, const struct gg_region *r,
+static struct sheaf_split_state *state_of(const struct gg_cutter *c, const struct gg_leaf *l,
+                                          const struct gg_region *r, const void *layer,
                                           const char **why) {
+    const struct state *s = layer;
     const int rows = axis_of_rows(r);
     const int64_t n = r->ne[rows];
     *why = "its dimensions are not those of the layer's heads";
@@ -235,65 +239,65 @@ static struct sheaf_split_state *state_of(const struct gg_cutter *c, const struc
     }
 }
 
-static bool is_cut_here(enum gg_role role, bool delta) {
+static bool has_role(enum gg_role role, const void *layer) {
+    const struct state *s = layer;
     return (role >= GG_ROLE_STATE_IN && role <= GG_ROLE_CACHE_S) ||
-           (delta && role >= GG_ROLE_Q && role <= GG_ROLE_O);
+           (s->delta && role >= GG_ROLE_Q && role <= GG_ROLE_O);
 }
 
 enum sheaf_status gg_cut_state_layer(const struct gg_cutter *c, const struct gg_whole *g,
                                      const char *layer, struct sheaf_split_state **states,
                                      const char **why) {
-    const size_t n = (size_t)c->n_members;
-    int64_t *numbers = calloc(4 * n, sizeof *numbers);
-    struct state s = {.head_first = numbers,
-                      .head_count = numbers + n,
-                      .group_first = numbers + 2 * n,
-                      .group_count = numbers + 3 * n};
-    if (!numbers) return SHEAF_STATUS_ALLOC_FAILED;
+    struct state s = {0};
+    struct gg_layer_cut cut = {has_role, state_of, &s, NULL};
+    if (!gg_division_init(&s.members, c->n_members)) return SHEAF_STATUS_ALLOC_FAILED;
     const bool known = find_state(g, layer, &s);
-    enum sheaf_status st =
+    if (!known)
+        cut.why_whole = "the graph has no scan that reads the layer's state";
+    else if (s.heads == 1)
+        cut.why_whole = "it has one head";
+    const enum sheaf_status st =
         known ? divide(c, block_of_columns(c, g, layer), &s) : SHEAF_STATUS_SUCCESS;
-    for (size_t i = 0; i < c->e->n_unbound && !st; i++) {
-        const struct gg_leaf *l = &g->unbound[i];
-        const struct gg_region *r = c->e->unbound[i];
-        if (!is_cut_here(l->role, s.delta) || strcmp(l->layer, layer)) continue;
-        why[i] = known ? "it has one head" : "the graph has no scan that reads the layer's state";
-        if (known && s.heads > 1)
-            states[i] = gg_checked(r, state_of(c, &s, l, r, &why[i]), &why[i]);
-    }
-    free(numbers);
+    if (!st) gg_cut_layer(c, g, layer, &cut, states, why);
+    gg_division_fini(&s.members);
     return st;
 }
 
 /* ---- short convolutions (LFM2, arXiv 2511.23404) ---- */
 
+struct channels { /* of a layer */
+    int64_t n, unit;
+};
+
 static struct sheaf_split_state *short_state(const struct gg_cutter *c, const struct gg_leaf *l,
-                                             const struct gg_region *r, int64_t n, int64_t unit) {
+                                             const struct gg_region *r, const void *layer,
+                                             const char **why) {
+    const struct channels *s = layer;
     const int rows = axis_of_rows(r);
+    *why = "its rows are not the columns of out_proj";
     if (l->role == GG_ROLE_SHORT_OUT && c->whole_sums) return gg_by_rows(c, 1, r->ne[1]);
-    if (l->role == GG_ROLE_SHORT_OUT) return l->bias ? NULL : gg_by_inner(c, 0, n, unit, 1);
-    if (l->role == GG_ROLE_SHORT_IN && r->ne[rows] == 3 * n)
-        return gg_by_inner(c, rows, n, unit, 3);
-    if (l->role == GG_ROLE_SHORT && r->ne[rows] == n) return gg_by_inner(c, rows, n, unit, 1);
-    if (l->role == GG_ROLE_CACHE_R && r->ne[0] % n == 0)
-        return gg_by_inner(c, 0, r->ne[0], unit * (r->ne[0] / n), 1);
+    if (l->role == GG_ROLE_SHORT_OUT) return l->bias ? NULL : gg_by_inner(c, 0, s->n, s->unit, 1);
+    if (l->role == GG_ROLE_SHORT_IN && r->ne[rows] == 3 * s->n)
+        return gg_by_inner(c, rows, s->n, s->unit, 3);
+    if (l->role == GG_ROLE_SHORT && r->ne[rows] == s->n)
+        return gg_by_inner(c, rows, s->n, s->unit, 1);
+    if (l->role == GG_ROLE_CACHE_R && r->ne[0] % s->n == 0)
+        return gg_by_inner(c, 0, r->ne[0], s->unit * (r->ne[0] / s->n), 1);
     return NULL;
+}
+
+static bool has_short_role(enum gg_role role, const void *layer) {
+    (void)layer;
+    return role == GG_ROLE_CACHE_R || (role >= GG_ROLE_SHORT_IN && role <= GG_ROLE_SHORT_OUT);
 }
 
 enum sheaf_status gg_cut_short_layer(const struct gg_cutter *c, const struct gg_whole *g,
                                      const char *layer, struct sheaf_split_state **states,
                                      const char **why) {
     const struct gg_tensor *out = gg_find(g, layer, GG_ROLE_SHORT_OUT, "");
-    for (size_t i = 0; i < c->e->n_unbound; i++) {
-        const struct gg_leaf *l = &g->unbound[i];
-        const struct gg_region *r = c->e->unbound[i];
-        if (strcmp(l->layer, layer) ||
-            (l->role != GG_ROLE_CACHE_R &&
-             (l->role < GG_ROLE_SHORT_IN || l->role > GG_ROLE_SHORT_OUT)))
-            continue;
-        why[i] = "its rows are not the columns of out_proj";
-        if (!out) continue;
-        states[i] = gg_checked(r, short_state(c, l, r, out->ne[0], gg_block_of(c, out)), &why[i]);
-    }
+    const struct channels s = {out ? out->ne[0] : 0, gg_block_of(c, out)};
+    const struct gg_layer_cut cut = {has_short_role, short_state, &s,
+                                     out ? NULL : "the layer has no out_proj"};
+    gg_cut_layer(c, g, layer, &cut, states, why);
     return SHEAF_STATUS_SUCCESS;
 }
