@@ -226,6 +226,10 @@ static struct sheaf_split_state *state_of(const struct gg_cutter *c, const struc
         *why = "all heads have it";
         return s->delta || s->groups == 1 || rows == 0 || !has_whole_groups(c, s)
                    ? NULL
+    case GG_ROLE_STATE_FIRST:
+        if (n == s->heads * s->size_head) return by_heads(c, s, rows, n);
+        *why = "all heads have it";
+        return NULL;
                    : by_groups(c, s, rows, n);
     case GG_ROLE_STATE_COLUMNS:
         if (c->whole_sums) *why = "sums are whole";

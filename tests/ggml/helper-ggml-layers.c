@@ -315,7 +315,8 @@ static struct gg_tensor *kda(struct layer *l, struct gg_tensor *x) {
     struct gg_tensor *g = reshape(product(l->f, x), HEAD, HEADS, n_tokens);
     struct gg_tensor *b = reshape(product(l->beta, x), 1, HEADS, n_tokens);
     struct gg_tensor *y = delta_net(l, heads[0], heads[1], heads[2], g, b);
-    return product(l->out, cont(y, INNER, n_tokens, 1));
+    y = mul(cont(y, INNER, n_tokens, 1), product(l->gate, x));
+    return product(l->out, y);
 }
 
 static struct gg_tensor *short_layer(struct layer *l, struct gg_tensor *x) {
@@ -493,6 +494,7 @@ static void make_weights(const char *name, struct layer *l) {
         l->q = W("attn_q.weight", EMBD, 9 * HEAD, 1, 0);
         l->k = W("attn_k.weight", EMBD, 3 * HEAD, 1, 0);
         l->out = W("attn_output.weight", 9 * HEAD, EMBD, 1, 0);
+        l->gate = W("ssm_g_a.weight", EMBD, INNER, 1, 0);
         l->x = weight("blk.1.attn_q.weight", EMBD, 9 * HEAD, 1, 0);
         l->f = weight("blk.1.attn_output.weight", 9 * HEAD, EMBD, 1, 0);
         l->r = cache("cache_v_l0", 3 * HEAD, CELLS_KV);
