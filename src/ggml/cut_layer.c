@@ -72,7 +72,8 @@ bool gg_comes_from(const struct gg_tensor *t, const struct gg_tensor *cache) {
 /* Ops whose result has the rows of a product where the product has them. */
 static bool passes_rows_on(int op) {
     return op == SHEAF_OP_ADD || op == SHEAF_OP_SCALE || op == SHEAF_OP_MUL ||
-           op == SHEAF_OP_CLAMP || op == SHEAF_OP_RMS_NORM || op == SHEAF_OP_CONT;
+           op == SHEAF_OP_CLAMP || op == SHEAF_OP_RMS_NORM || op == SHEAF_OP_CONT ||
+           op == SHEAF_OP_UNARY;
 }
 
 int gg_views_behind(const struct gg_whole *g, const struct gg_tensor *weight,

@@ -56,6 +56,8 @@ void gg_cut_layer(const struct gg_cutter *c, const struct gg_whole *g, const cha
 
 /* ---- layers with a state and short convolutions (cut_states.c) ---- */
 
+/* Does a scan or a delta net read the layer's state? */
+bool gg_has_scan(const struct gg_whole *g, const char *layer);
 /* Does the layer have a delta net where others have attention? */
 bool gg_is_delta_net(const struct gg_whole *g, const char *layer);
 /* Cuts what is unbound of the layer and has a role there. */

@@ -15,6 +15,8 @@ struct heads { /* of a layer */
     int64_t q, kv, size_q, size_k, size_v;
     int64_t size_latent; /* rows of a head in attn_kv_b; 0: none */
     bool latent;         /* the cache has one head, which all query heads read */
+    bool interleaved; /* in a fused product query, key and value of a head are behind each other */
+    bool linear;      /* a state instead of caches: linear attention */
     bool transposed;     /* the cache of values: heads lie across its rows */
     struct gg_division members; /* query heads, and K/V heads as their groups */
 };
@@ -35,7 +37,7 @@ static bool heads_of(const struct gg_whole *g, const struct gg_tensor *weight, i
     return false;
 }
 
-/* q, k and v in a fused product: three views of heads, one behind the other. */
+/* q, k and v in a fused product: three views of heads, one behind the other, of all heads or in each. */
 static bool heads_of_fused(const struct gg_whole *g, const struct gg_tensor *weight,
                            struct heads *h) {
     const struct gg_tensor *views[8], *part[3] = {0};
@@ -56,6 +58,8 @@ static bool heads_of_fused(const struct gg_whole *g, const struct gg_tensor *wei
     h->size_q = part[0]->ne[0];
     h->size_k = part[1]->ne[0];
     h->size_v = part[2]->ne[0];
+    const int64_t step = (int64_t)(part[0]->nb[1] / part[0]->nb[0]);
+    h->interleaved = h->q == h->kv && step == h->size_q + h->size_k + h->size_v;
     return part[2]->ne[1] == part[1]->ne[1] &&
            h->q * h->size_q + h->kv * (h->size_k + h->size_v) == weight->ne[1];
 }
@@ -79,6 +83,12 @@ static bool heads_of_latent(const struct gg_whole *g, const char *layer, const s
     h->size_q = h->size_k = q->ne[1] / h->q;
     h->size_v = o->ne[0] / h->q;
     return !h->latent || v_b->ne[1] == h->size_v;
+}
+
+/* A state that no scan reads: linear attention by products (MiniMax-01, arXiv 2501.08313). */
+static bool is_linear(const struct gg_whole *g, const char *layer) {
+    return gg_find(g, layer, GG_ROLE_QKV, "") && gg_find(g, layer, GG_ROLE_CACHE_S, "") &&
+           !gg_has_scan(g, layer);
 }
 
 /* The attention behind a product's operand. */
@@ -120,6 +130,7 @@ static bool find_heads(const struct gg_whole *g, const char *layer, struct heads
     const struct gg_tensor *qkv = gg_find(g, layer, GG_ROLE_QKV, "");
     const struct gg_tensor *o = gg_find(g, layer, GG_ROLE_O, "");
     int64_t kv_of_v = 0;
+    h->linear = is_linear(g, layer);
     if (qkv) {
         if (!heads_of_fused(g, qkv, h)) return false;
     } else if (!k && !v) {
@@ -181,7 +192,8 @@ static struct sheaf_split_state *attention_state(const struct gg_cutter *c, cons
     case GG_ROLE_V:
         return by_kv_heads(c, rows, h->size_v, h);
     case GG_ROLE_QKV:
-        return by_fused_heads(c, rows, h);
+        return h->interleaved ? by_query_heads(c, rows, h->size_q + h->size_k + h->size_v, h)
+                              : by_fused_heads(c, rows, h);
     case GG_ROLE_GATE:
         return r->ne[rows] % h->q ? NULL : by_query_heads(c, rows, r->ne[rows] / h->q, h);
     case GG_ROLE_O: /* its bias is added once */
@@ -197,6 +209,10 @@ static struct sheaf_split_state *attention_state(const struct gg_cutter *c, cons
         if (r->ne[0] == h->kv * h->size_k) return by_kv_heads(c, 0, h->size_k, h);
         *why = "all heads have it";
         return r->ne[1] == h->kv ? by_kv_heads(c, 1, 1, h) : NULL;
+    case GG_ROLE_NORM_2:
+        return r->ne[0] == h->q * h->size_v ? by_query_heads(c, 0, h->size_v, h) : NULL;
+    case GG_ROLE_CACHE_S:
+        return r->ne[0] % h->q ? NULL : by_query_heads(c, 0, r->ne[0] / h->q, h);
     case GG_ROLE_LATENT_K:
     case GG_ROLE_LATENT_V:
         return h->latent ? by_query_heads(c, 2, 1, h) : NULL;
@@ -223,7 +239,7 @@ static struct sheaf_split_state *attention_state(const struct gg_cutter *c, cons
 static int64_t heads_together(const struct gg_cutter *c, const struct gg_whole *g,
                               const char *layer, const struct heads *h) {
     const struct gg_tensor *norm = gg_find(g, layer, GG_ROLE_K_NORM, "");
-    if ((norm && norm->ne[0] > h->size_k) || !find_flash(g, layer)) return 0;
+    if ((norm && norm->ne[0] > h->size_k) || (!h->linear && !find_flash(g, layer))) return 0;
     const int64_t block = gg_block_of(c, gg_find(g, layer, GG_ROLE_O, ""));
     return c->whole_sums ? 1 : gg_units_of_block(h->size_v, block);
 }
@@ -236,16 +252,24 @@ static enum sheaf_status divide(const struct gg_cutter *c, const struct gg_whole
                                       h->members.group_first, h->members.group_count);
 }
 
-static bool is_attention(enum gg_role role, const void *layer) {
-    (void)layer;
-    return role >= GG_ROLE_Q && role <= GG_ROLE_CACHE_V;
+static bool is_attention(enum gg_role role) {
+    return role >= GG_ROLE_Q && role <= GG_ROLE_CACHE_V && role != GG_ROLE_NORM_2;
+}
+
+static bool is_linear_role(enum gg_role role) {
+    return role == GG_ROLE_NORM_2 || role == GG_ROLE_CACHE_S;
+}
+
+static bool has_role(enum gg_role role, const void *layer) {
+    const struct heads *h = layer;
+    return is_attention(role) || (h->linear && is_linear_role(role));
 }
 
 static enum sheaf_status cut_attention(const struct gg_cutter *c, const struct gg_whole *g,
                                        const char *layer, struct sheaf_split_state **states,
                                        const char **why) {
     struct heads h = {0};
-    struct gg_layer_cut cut = {is_attention, attention_state, &h, NULL};
+    struct gg_layer_cut cut = {has_role, attention_state, &h, NULL};
     if (!gg_division_init(&h.members, c->n_members)) return SHEAF_STATUS_ALLOC_FAILED;
     const bool known = find_heads(g, layer, &h);
     h.transposed = is_transposed(g, gg_find(g, layer, GG_ROLE_CACHE_V, ""));
@@ -286,6 +310,10 @@ static struct sheaf_split_state *feed_forward_state(const struct gg_cutter *c,
 
 /* ---- all ---- */
 
+static bool is_state(enum gg_role role) {
+    return role >= GG_ROLE_STATE_IN && role <= GG_ROLE_CACHE_S;
+}
+
 static enum sheaf_status cut_one(const struct gg_cutter *c, const struct gg_whole *g, size_t i,
                                  struct sheaf_split_state **states, const char **why) {
     const struct gg_region *r = c->e->unbound[i];
@@ -295,10 +323,11 @@ static enum sheaf_status cut_one(const struct gg_cutter *c, const struct gg_whol
         return gg_cut_short_layer(c, g, l->layer, states, why);
     if (role == GG_ROLE_CACHE_R && gg_find(g, l->layer, GG_ROLE_SHORT_OUT, ""))
         return gg_cut_short_layer(c, g, l->layer, states, why);
-    if ((role >= GG_ROLE_STATE_IN && role <= GG_ROLE_CACHE_S) ||
-        (role <= GG_ROLE_O && is_attention(role, NULL) && gg_is_delta_net(g, l->layer)))
+    if (is_attention(role) ? gg_is_delta_net(g, l->layer) && role <= GG_ROLE_O
+                           : is_state(role) && !is_linear(g, l->layer))
         return gg_cut_state_layer(c, g, l->layer, states, why);
-    if (is_attention(role, NULL)) return cut_attention(c, g, l->layer, states, why);
+    if (is_attention(role) || (is_linear_role(role) && is_linear(g, l->layer)))
+        return cut_attention(c, g, l->layer, states, why);
     if (role == GG_ROLE_FFN_IN || role == GG_ROLE_FFN_OUT)
         states[i] = feed_forward_state(c, g, i, &why[i]);
     else if (role == GG_ROLE_VOCABULARY)

@@ -71,6 +71,10 @@ static bool find_state(const struct gg_whole *g, const char *layer, struct state
     return s->groups > 0 && s->heads % s->groups == 0;
 }
 
+bool gg_has_scan(const struct gg_whole *g, const char *layer) {
+    return find_scan(g, layer) != NULL;
+}
+
 bool gg_is_delta_net(const struct gg_whole *g, const char *layer) {
     const struct gg_known *scan = find_scan(g, layer);
     return scan && scan->op == SHEAF_OP_GATED_DELTA_NET;
@@ -222,14 +226,14 @@ static struct sheaf_split_state *state_of(const struct gg_cutter *c, const struc
         return by_heads(c, s, 0, r->ne[0]);
     case GG_ROLE_STATE_GROUPS:
         return by_groups(c, s, rows, n);
-    case GG_ROLE_STATE_NORM:
-        *why = "all heads have it";
-        return s->delta || s->groups == 1 || rows == 0 || !has_whole_groups(c, s)
-                   ? NULL
     case GG_ROLE_STATE_FIRST:
         if (n == s->heads * s->size_head) return by_heads(c, s, rows, n);
         *why = "all heads have it";
         return NULL;
+    case GG_ROLE_STATE_NORM:
+        *why = "all heads have it";
+        return s->delta || s->groups == 1 || rows == 0 || !has_whole_groups(c, s)
+                   ? NULL
                    : by_groups(c, s, rows, n);
     case GG_ROLE_STATE_COLUMNS:
         if (c->whole_sums) *why = "sums are whole";

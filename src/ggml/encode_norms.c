@@ -2,8 +2,8 @@
  * As one node it would need all heads on every member. */
 #include <string.h>
 
-#include "ggml/leaf.h"
 #include "ggml/encode_impl.h"
+#include "ggml/leaf.h"
 
 static bool is(const struct gg_encoder *e, const struct gg_tensor *t, enum sheaf_op op) {
     return gg_op_of(e->host, t->op) == op;
@@ -23,11 +23,11 @@ bool gg_is_norm_over_heads(const struct gg_encoder *e, const struct gg_tensor *m
         weight->op != 0 || weight->ne[0] != norm->ne[0] || weight->ne[1] != 1)
         return false;
     const struct gg_tensor *x = norm->src[0];
-    const bool is_row = is(e, x, SHEAF_OP_RESHAPE) && x->ne[1] == 1 && x->src[0]->ne[0] < x->ne[0];
+    const bool is_row = is(e, x, SHEAF_OP_RESHAPE) && x->src[0]->ne[0] < x->ne[0];
     if (!is_row && !is_projection(e, x)) return false;
     gg_leaf_of(weight->name, &l);
-    return is_row ? l.role == GG_ROLE_STATE_NORM
-                  : l.role == GG_ROLE_Q_NORM || l.role == GG_ROLE_K_NORM;
+    if (is_row) return l.role == GG_ROLE_NORM_2 || (l.role == GG_ROLE_STATE_NORM && x->ne[1] == 1);
+    return l.role == GG_ROLE_Q_NORM || l.role == GG_ROLE_K_NORM;
 }
 
 enum sheaf_status gg_encode_norm_over_heads(struct gg_encoder *e, const struct gg_tensor *t,

@@ -22,6 +22,7 @@ enum gg_role {
     GG_ROLE_SINKS,     /* an element a query head */
     GG_ROLE_Q_NORM,    /* of all query heads, each, or one */
     GG_ROLE_K_NORM,    /* likewise of key heads */
+    GG_ROLE_NORM_2,    /* of all query heads of linear attention; of a layer's input elsewhere */
     GG_ROLE_CACHE_K,   /* elements of a row are key heads */
     GG_ROLE_CACHE_V,   /* elements of a row are value heads */
     /* feed-forward */
@@ -31,8 +32,8 @@ enum gg_role {
     GG_ROLE_STATE_IN,      /* rows are all that the layer reads */
     GG_ROLE_CHANNELS,      /* rows are channels of the convolution */
     GG_ROLE_STATE_HEADS,   /* rows are heads */
-    GG_ROLE_STATE_GROUPS,  /* rows are groups of heads */
     GG_ROLE_STATE_FIRST,   /* likewise, or a factor of such a matrix, which all heads have */
+    GG_ROLE_STATE_GROUPS,  /* rows are groups of heads */
     GG_ROLE_STATE_NORM,    /* rows are groups, if there are several */
     GG_ROLE_STATE_COLUMNS, /* columns are heads; on every member with whole sums */
     GG_ROLE_STATE_OUT,     /* columns are heads; rows are cut with whole sums */

@@ -1,9 +1,10 @@
 /* Layers as llama.cpp builds them, of random weights: a prompt and a token behind it.
- *     helper-ggml-layers LIBRARY PLUGIN API mamba|mamba2|rounds|repeats|kda|short|latent|transposed|runs|norms|shared|
- *                                           unnamed
+ *     helper-ggml-layers LIBRARY PLUGIN API mamba|mamba2|rounds|repeats|kda|linear|short|latent|transposed|runs|norms|
+ *                                           shared|unnamed
  * mamba, mamba2: a scan of heads of one element, of heads in two groups. rounds, repeats: a delta net
  * whose heads read the queries in turn, and each query for two heads that follow each other. kda: one
- * with projections of their own. short: a short convolution. latent: products of attention whose keys and
+ * with projections of their own. linear: attention with a state and a norm over all heads. short: a short
+ * convolution. latent: products of attention whose keys and
  * values come from one vector. transposed: attention that keeps values transposed. runs: query heads of which
  * three read one K/V head; norms: with norms over all heads.
  * shared: two layers with one cache, of keys that are the values, too. unnamed: a layer as
@@ -405,6 +406,25 @@ static struct gg_tensor *norms(struct layer *l, struct gg_tensor *x) {
     return grouped(l, norm(q, l->a), norm(k, l->d), product(l->v, x));
 }
 
+/* Linear attention: what a state [HEAD, HEAD] of each head gives, and what the tokens give. */
+static struct gg_tensor *linear(struct layer *l, struct gg_tensor *x) {
+    struct gg_tensor *y = node("UNARY", 3 * INNER, n_tokens, 1, product(l->qkv, x), NULL),
+                     *part_of[3];
+    y->op_params[0] = 1; /* SILU */
+    y = reshape(y, 3 * HEAD, HEADS, n_tokens);
+    for (int i = 0; i < 3; i++)
+        part_of[i] = shown("VIEW", y, HEAD, HEADS, n_tokens, y->nb[1], y->nb[2],
+                           (size_t)(i * HEAD) * sizeof(float));
+    struct gg_tensor *q = permute(part_of[0], 0, 2, 1), *k = permute(part_of[1], 0, 2, 1);
+    struct gg_tensor *old = reshape(state_of(l->s), HEAD, HEAD, HEADS);
+    struct gg_tensor *k_turned = cont(permute(part_of[1], 1, 2, 0), n_tokens, HEAD, HEADS);
+    struct gg_tensor *v = cont(permute(part_of[2], 1, 2, 0), n_tokens, HEAD, HEADS);
+    y = plus(product(old, q), product(v, product(k, q)));
+    store(plus(old, product(k_turned, v)), l->s);
+    y = reshape(cont(permute(y, 0, 2, 1), HEAD, HEADS, n_tokens), INNER, n_tokens, 1);
+    return product(l->out, mul(product(l->gate, x), norm(y, l->a)));
+}
+
 /* Values are keys, and a second layer reads the cache of the first. */
 static struct gg_tensor *shared(struct layer *l, struct gg_tensor *x) {
     struct gg_tensor *k = product(l->k, x), *y = grouped(l, product(l->q, x), k, k);
@@ -443,10 +463,10 @@ static struct gg_tensor *unnamed(struct layer *l, struct gg_tensor *x) {
 static const struct kind {
     const char *name;
     struct gg_tensor *(*build)(struct layer *l, struct gg_tensor *x);
-} kinds[] = {{"transposed", transposed}, {"runs", runs},        {"norms", norms},
-             {"shared", shared},         {"mamba", mamba},      {"mamba2", mamba2},
-             {"rounds", rounds},         {"repeats", repeats},  {"kda", kda},
-             {"latent", latent},         {"short", short_layer},
+} kinds[] = {{"transposed", transposed}, {"runs", runs},       {"norms", norms},
+             {"shared", shared},         {"mamba", mamba},     {"mamba2", mamba2},
+             {"rounds", rounds},         {"repeats", repeats}, {"kda", kda},
+             {"linear", linear},         {"latent", latent},   {"short", short_layer},
              {"unnamed", unnamed}};
 
 #define W(name, ...) weight("blk.0." name, __VA_ARGS__)
@@ -474,9 +494,16 @@ static void make_weights(const char *name, struct layer *l) {
         l->conv[1] = W("ssm_conv1d_k.weight", TAPS, 1, INNER, 0);
         l->conv[2] = W("ssm_conv1d_v.weight", TAPS, 1, INNER, 0);
         l->f = W("ssm_f_b.weight", EMBD, INNER, 1, 0);
+        l->gate = W("ssm_g_a.weight", EMBD, INNER, 1, 0);
         l->beta = W("ssm_beta.weight", EMBD, HEADS, 1, 0);
         l->out = W("attn_output.weight", INNER, EMBD, 1, 0);
         l->r = cache("conv_states_all-0", 3 * (TAPS - 1) * INNER, CELLS);
+        l->s = cache("cache_s_l0", HEAD * INNER, CELLS);
+    } else if (!strcmp(name, "linear")) {
+        l->qkv = W("attn_qkv.weight", EMBD, 3 * INNER, 1, 0);
+        l->gate = W("attn_gate.weight", EMBD, INNER, 1, 0);
+        l->a = W("attn_norm_2.weight", INNER, 1, 1, 1);
+        l->out = W("attn_output.weight", INNER, EMBD, 1, 0);
         l->s = cache("cache_s_l0", HEAD * INNER, CELLS);
     } else if (!strcmp(name, "short")) {
         l->in = W("shortconv.in_proj.weight", EMBD, 3 * EMBD, 1, 0);
@@ -494,7 +521,6 @@ static void make_weights(const char *name, struct layer *l) {
         l->q = W("attn_q.weight", EMBD, 9 * HEAD, 1, 0);
         l->k = W("attn_k.weight", EMBD, 3 * HEAD, 1, 0);
         l->out = W("attn_output.weight", 9 * HEAD, EMBD, 1, 0);
-        l->gate = W("ssm_g_a.weight", EMBD, INNER, 1, 0);
         l->x = weight("blk.1.attn_q.weight", EMBD, 9 * HEAD, 1, 0);
         l->f = weight("blk.1.attn_output.weight", 9 * HEAD, EMBD, 1, 0);
         l->r = cache("cache_v_l0", 3 * HEAD, CELLS_KV);

@@ -103,18 +103,31 @@ static int read_values(double *values) {
     return n;
 }
 
+static void runs_layer(const char *layer, int n, double *values) {
+    setenv("SHEAF_BACKEND_DEBUG", "1", 1);
+    cr_expect_eq(start_ranks(n, "helper-ggml-layers", "fake-ggml-3", 3, layer), 0, "%s", out);
+    shows("\ndone\n");
+    const int found = read_values(values);
+    cr_assert_eq(found, 32 * 7, "%s: %d values", layer, found);
+}
+
+static void expect_near(const char *layer, int n, const double *one, const double *all) {
+    double squares = 0, errors = 0;
+    for (int i = 0; i < 32 * 7; i++) {
+        squares += one[i] * one[i];
+        errors += (one[i] - all[i]) * (one[i] - all[i]);
+    }
+    cr_expect(errors < 1e-10 * squares, "%s on %d ranks: NMSE %g", layer, n, errors / squares);
+}
+
 /* Members have what they need of each other from so many collectives a graph. No weight or cache is on all
  * members, or one, which the log names. */
 static void cuts_layer(const char *layer, int collectives, const char *whole) {
-    double one[MOST_VALUES], all[MOST_VALUES], squares = 0, errors = 0;
-    setenv("SHEAF_BACKEND_DEBUG", "1", 1);
-    for (int n = 1; n <= 3; n++) {
+    double one[MOST_VALUES], all[MOST_VALUES];
+    runs_layer(layer, 1, one);
+    for (int n = 2; n <= 3; n++) {
         char line[64];
-        cr_expect_eq(start_ranks(n, "helper-ggml-layers", "fake-ggml-3", 3, layer), 0, "%s", out);
-        shows("\ndone\n");
-        const int values = read_values(n == 1 ? one : all);
-        cr_assert_eq(values, 32 * 7, "%s: %d values", layer, values);
-        if (n == 1) continue;
+        runs_layer(layer, n, all);
         snprintf(line, sizeof line, " %d collectives of ", 2 * collectives);
         shows(line);
         const char *named = strstr(out, " on every member: ");
@@ -124,11 +137,7 @@ static void cuts_layer(const char *layer, int collectives, const char *whole) {
                       "%s", out);
         else
             cr_expect(!strstr(out, "no rule fits") && !named, "%s", out);
-        for (int i = 0; i < values; i++) {
-            squares += one[i] * one[i];
-            errors += (one[i] - all[i]) * (one[i] - all[i]);
-        }
-        cr_expect(errors < 1e-10 * squares, "%s on %d ranks: NMSE %g", layer, n, errors / squares);
+        expect_near(layer, n, one, all);
     }
 }
 Test(ggml_plugin, cuts_scans) {
@@ -140,6 +149,8 @@ Test(ggml_plugin, cuts_delta_nets) {
     cuts_layer("repeats", 1, NULL);
     cuts_layer("kda", 1, NULL);
 }
+/* One of the sums is of one number a token. */
+Test(ggml_plugin, cuts_linear_attention) { cuts_layer("linear", 2, NULL); }
 Test(ggml_plugin, cuts_short_convolutions) { cuts_layer("short", 1, NULL); }
 /* The middle K/V head is on two of two members, and of three none has more. */
 Test(ggml_plugin, cuts_query_heads_in_runs) {
