@@ -18,6 +18,7 @@ struct heads { /* of a layer */
     bool interleaved; /* in a fused product query, key and value of a head are behind each other */
     bool linear;      /* a state instead of caches: linear attention */
     bool transposed;     /* the cache of values: heads lie across its rows */
+    bool picked;         /* rows of the caches are read by numbers that count heads and cells */
     struct gg_division members; /* query heads, and K/V heads as their groups */
 };
 
@@ -154,6 +155,13 @@ static bool is_transposed(const struct gg_whole *g, const struct gg_tensor *cach
     return false;
 }
 
+/* MiniMax M3 picks cells for each K/V head and reads rows of [size, heads . cells] by number. */
+static bool is_picked(const struct gg_whole *g, const char *layer, const struct heads *h) {
+    const struct gg_tensor *q = gg_find(g, layer, GG_ROLE_PICK_Q, "");
+    const struct gg_tensor *k = gg_find(g, layer, GG_ROLE_PICK_K, "");
+    return q && k && q->ne[1] == h->kv * k->ne[1];
+}
+
 static struct sheaf_split_state *by_query_heads(const struct gg_cutter *c, int axis, int64_t inner,
                                                 const struct heads *h) {
     return gg_by_units(c, axis, h->q, inner, h->members.head_first, h->members.head_count);
@@ -222,6 +230,10 @@ static struct sheaf_split_state *attention_state(const struct gg_cutter *c, cons
     case GG_ROLE_CACHE_V: {
         const int64_t size = l->role == GG_ROLE_CACHE_K ? h->size_k : h->size_v;
         if (h->latent) *why = "all heads read its one latent vector";
+        if (h->picked) {
+            *why = "its rows are picked by numbers of heads and cells";
+            return NULL;
+        }
         if (l->role == GG_ROLE_CACHE_V && h->transposed) {
             *why = "values are transposed without flash attention (-fa)";
             return NULL;
@@ -253,7 +265,8 @@ static enum sheaf_status divide(const struct gg_cutter *c, const struct gg_whole
 }
 
 static bool is_attention(enum gg_role role) {
-    return role >= GG_ROLE_Q && role <= GG_ROLE_CACHE_V && role != GG_ROLE_NORM_2;
+    return role >= GG_ROLE_Q && role <= GG_ROLE_CACHE_V && role != GG_ROLE_NORM_2 &&
+           role != GG_ROLE_PICK_Q && role != GG_ROLE_PICK_K;
 }
 
 static bool is_linear_role(enum gg_role role) {
@@ -272,6 +285,7 @@ static enum sheaf_status cut_attention(const struct gg_cutter *c, const struct g
     struct gg_layer_cut cut = {has_role, attention_state, &h, NULL};
     if (!gg_division_init(&h.members, c->n_members)) return SHEAF_STATUS_ALLOC_FAILED;
     const bool known = find_heads(g, layer, &h);
+    h.picked = is_picked(g, layer, &h);
     h.transposed = is_transposed(g, gg_find(g, layer, GG_ROLE_CACHE_V, ""));
     if (!known)
         cut.why_whole = "the graph does not say how many heads it has";

@@ -23,6 +23,8 @@ static const struct {
     {"attn_q_norm", GG_ROLE_Q_NORM},
     {"attn_k_norm", GG_ROLE_K_NORM},
     {"attn_norm_2", GG_ROLE_NORM_2},
+    {"indexer.q_proj", GG_ROLE_PICK_Q},
+    {"indexer.k_proj", GG_ROLE_PICK_K},
     {"cache_k", GG_ROLE_CACHE_K},
     {"cache_v", GG_ROLE_CACHE_V},
     {"ffn_up", GG_ROLE_FFN_IN},

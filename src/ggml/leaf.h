@@ -23,6 +23,8 @@ enum gg_role {
     GG_ROLE_Q_NORM,    /* of all query heads, each, or one */
     GG_ROLE_K_NORM,    /* likewise of key heads */
     GG_ROLE_NORM_2,    /* of all query heads of linear attention; of a layer's input elsewhere */
+    GG_ROLE_PICK_Q,    /* queries by which cells of the caches are picked: rows are heads */
+    GG_ROLE_PICK_K,    /* and their keys, of one head */
     GG_ROLE_CACHE_K,   /* elements of a row are key heads */
     GG_ROLE_CACHE_V,   /* elements of a row are value heads */
     /* feed-forward */

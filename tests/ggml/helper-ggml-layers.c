@@ -1,12 +1,12 @@
 /* Layers as llama.cpp builds them, of random weights: a prompt and a token behind it.
  *     helper-ggml-layers LIBRARY PLUGIN API mamba|mamba2|rounds|repeats|kda|linear|short|latent|transposed|runs|norms|
- *                                           shared|unnamed
+ *                                           picked|shared|unnamed
  * mamba, mamba2: a scan of heads of one element, of heads in two groups. rounds, repeats: a delta net
  * whose heads read the queries in turn, and each query for two heads that follow each other. kda: one
  * with projections of their own. linear: attention with a state and a norm over all heads. short: a short
  * convolution. latent: products of attention whose keys and
  * values come from one vector. transposed: attention that keeps values transposed. runs: query heads of which
- * three read one K/V head; norms: with norms over all heads.
+ * three read one K/V head; norms: with norms over all heads; picked: with rows of the caches by number.
  * shared: two layers with one cache, of keys that are the values, too. unnamed: a layer as
  * whisper.cpp's, whose weights have numbers for names and whose caches are one row for all layers.
  * Prints the results, and "done". */
@@ -395,6 +395,34 @@ static struct gg_tensor *grouped(struct layer *l, struct gg_tensor *q, struct gg
 static struct gg_tensor *runs(struct layer *l, struct gg_tensor *x) {
     return grouped(l, product(l->q, x), product(l->k, x), product(l->v, x));
 }
+/* Rows of a cache of 3 heads, by the numbers 3 * cell + head: [HEAD, cells, heads]. */
+static struct gg_tensor *pick(struct gg_tensor *c) {
+    int32_t ids[3 * CELLS_KV];
+    for (int i = 0; i < 3 * CELLS_KV; i++) ids[i] = i % CELLS_KV * 3 + i / CELLS_KV;
+    const size_t row = HEAD * sizeof(float);
+    struct gg_tensor *rows = shown("VIEW", c, HEAD, 3 * CELLS_KV, 1, row, 3 * CELLS_KV * row, 0);
+    rows = node("GET_ROWS", HEAD, 3 * CELLS_KV, 1, rows, numbers(ids, 3 * CELLS_KV));
+    return reshape(rows, HEAD, CELLS_KV, 3);
+}
+static struct gg_tensor *picked(struct layer *l, struct gg_tensor *x) {
+    int64_t cells[8];
+    for (int64_t t = 0; t < n_tokens; t++) cells[t] = l->used + t;
+    l->used += n_tokens;
+    struct gg_tensor *ids = longs(cells, n_tokens), *y = make(F32, HEAD, 9, n_tokens);
+    struct gg_tensor *k = reshape(product(l->k, x), HEAD, 3, n_tokens);
+    struct gg_tensor *v = reshape(product(l->v, x), HEAD, 3, n_tokens);
+    k = written(l->s, reshape(k, 3 * HEAD, n_tokens, 1), 3 * HEAD, ids);
+    v = written(l->r, reshape(v, 3 * HEAD, n_tokens, 1), 3 * HEAD, ids);
+    y->op = op_number("FLASH_ATTN_EXT");
+    y->src[0] = permute(reshape(product(l->q, x), HEAD, 9, n_tokens), 0, 2, 1);
+    y->src[1] = pick(k);
+    y->src[2] = pick(v);
+    memcpy(y->op_params, &(float){0.5f}, sizeof(float));
+    put_at(work, y, &at_work);
+    y = product(l->out, reshape(y, 9 * HEAD, n_tokens, 1));
+    expand(product(l->in, x));
+    return plus(y, product(l->x, x));
+}
 /* The same with norms over all query heads, and over all K/V heads. */
 static struct gg_tensor *norm(struct gg_tensor *x, struct gg_tensor *w) {
     struct gg_tensor *t = node("RMS_NORM", x->ne[0], x->ne[1], x->ne[2], x, NULL);
@@ -466,8 +494,8 @@ static const struct kind {
 } kinds[] = {{"transposed", transposed}, {"runs", runs},       {"norms", norms},
              {"shared", shared},         {"mamba", mamba},     {"mamba2", mamba2},
              {"rounds", rounds},         {"repeats", repeats}, {"kda", kda},
-             {"linear", linear},         {"latent", latent},   {"short", short_layer},
-             {"unnamed", unnamed}};
+             {"linear", linear},         {"picked", picked},   {"latent", latent},
+             {"short", short_layer},     {"unnamed", unnamed}};
 
 #define W(name, ...) weight("blk.0." name, __VA_ARGS__)
 static void make_weights(const char *name, struct layer *l) {
@@ -525,7 +553,9 @@ static void make_weights(const char *name, struct layer *l) {
         l->f = weight("blk.1.attn_output.weight", 9 * HEAD, EMBD, 1, 0);
         l->r = cache("cache_v_l0", 3 * HEAD, CELLS_KV);
         l->s = cache("cache_k_l0", 3 * HEAD, CELLS_KV);
-    } else if (!strcmp(name, "runs") || !strcmp(name, "norms")) {
+    } else if (!strcmp(name, "runs") || !strcmp(name, "norms") || !strcmp(name, "picked")) {
+        l->in = W("indexer.q_proj.weight", EMBD, 3 * EMBD, 1, 0);
+        l->x = W("indexer.k_proj.weight", EMBD, EMBD, 1, 0);
         l->dt_bias = W("attn_q.bias", 9 * HEAD, 1, 1, 0);
         l->a = W("attn_q_norm.weight", 9 * HEAD, 1, 1, 1);
         l->d = W("attn_k_norm.weight", 3 * HEAD, 1, 1, 1);

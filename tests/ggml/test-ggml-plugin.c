@@ -159,6 +159,15 @@ Test(ggml_plugin, cuts_query_heads_in_runs) {
     shows("blk.0.attn_q.weight: S1 {5,4}x8\n");
     shows("cache_k_l0: S0 {0:2,1:2}x8\n");
 }
+/* New keys and values go to all members, not the cells of a cache that was cut. */
+Test(ggml_plugin, keeps_caches_whole_whose_rows_are_picked) {
+    double one[MOST_VALUES], two[MOST_VALUES];
+    runs_layer("picked", 1, one);
+    runs_layer("picked", 2, two);
+    expect_near("picked", 2, one, two);
+    shows("on every member: its rows are picked by numbers of heads and cells");
+    cr_expect(!strstr(out, "' GET_ROWS"), "%s", out);
+}
 Test(ggml_plugin, cuts_layers_that_share_a_cache) { cuts_layer("shared", 2, NULL); }
 /* Two of the sums are of one number a token. */
 Test(ggml_plugin, adds_squares_of_norms_over_heads) { cuts_layer("norms", 3, NULL); }
