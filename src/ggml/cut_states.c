@@ -177,12 +177,13 @@ static struct sheaf_split_state *by_channels(const struct gg_cutter *c, const st
     return state;
 }
 
-/* Of Mamba 2 z, x, B, C and dt, of Mamba x and z; of a delta net query, key, value and gate, group by
- * group. */
+/* Of Mamba 2 z, x, B, C and dt, of Mamba x and z, of PLaMo 2 z and x of each head; of a delta net query,
+ * key, value and gate, group by group. */
 static struct sheaf_split_state *by_all_inputs(const struct gg_cutter *c, const struct state *s,
                                                int axis, int64_t n) {
     const int64_t heads = s->heads * s->size_head, groups = s->groups * s->size_group;
     if (s->delta) return by_groups(c, s, axis, n);
+    if (!s->fused && s->size_head > 1) return by_heads(c, s, axis, n);
     if (n != 2 * heads + (s->fused ? 2 * groups + s->heads : 0)) return NULL;
     struct sheaf_split_state *state = new_state(c, axis, s->fused ? 5 : 2);
     if (!state) return NULL;

@@ -1,7 +1,7 @@
 /* Layers as llama.cpp builds them, of random weights: a prompt and a token behind it.
- *     helper-ggml-layers LIBRARY PLUGIN API mamba|mamba2|rounds|repeats|kda|linear|short|latent|transposed|runs|norms|
+ *     helper-ggml-layers LIBRARY PLUGIN API mamba|mamba2|plamo2|rounds|repeats|kda|linear|short|latent|transposed|runs|norms|
  *                                           picked|shared|unnamed
- * mamba, mamba2: a scan of heads of one element, of heads in two groups. rounds, repeats: a delta net
+ * mamba, mamba2, plamo2: a scan of heads of one element, of heads in two groups, and with a gate in each head. rounds, repeats: a delta net
  * whose heads read the queries in turn, and each query for two heads that follow each other. kda: one
  * with projections of their own. linear: attention with a state and a norm over all heads. short: a short
  * convolution. latent: products of attention whose keys and
@@ -260,6 +260,19 @@ static struct gg_tensor *mamba(struct layer *l, struct gg_tensor *x) {
     return product(l->out, mul(cont(rows_of(all, INNER, INNER), INNER, n_tokens, 1), y));
 }
 
+static struct gg_tensor *plamo2(struct layer *l, struct gg_tensor *x) {
+    struct gg_tensor *all = reshape(product(l->in, x), 2 * HEAD, HEADS, n_tokens);
+    struct gg_tensor *z = shown("VIEW", all, HEAD, HEADS, n_tokens, all->nb[1], all->nb[2], 0);
+    struct gg_tensor *u =
+        shown("VIEW", all, HEAD, HEADS, n_tokens, all->nb[1], all->nb[2], HEAD * sizeof(float));
+    u = convolve(cont(u, INNER, n_tokens, 1), l->conv[0], state_of(l->r), l->r, 0);
+    struct gg_tensor *some = product(l->x, u); /* B, C, dt */
+    struct gg_tensor *dt = product(l->dt, cont(rows_of(some, 2, 2 * STATE), 2, n_tokens, 1));
+    struct gg_tensor *y = scan(l, reshape(u, HEAD, HEADS, n_tokens), plus(dt, l->dt_bias),
+                               part(some, STATE, 1, 0, STATE), part(some, STATE, 1, STATE, STATE));
+    return product(l->out, reshape(mul(cont(z, HEAD, HEADS, n_tokens), y), INNER, n_tokens, 1));
+}
+
 static struct gg_tensor *delta_net(struct layer *l, struct gg_tensor *q, struct gg_tensor *k,
                                    struct gg_tensor *v, struct gg_tensor *g, struct gg_tensor *b) {
     struct gg_tensor *y = node("GATED_DELTA_NET", INNER, n_tokens + HEAD, 1, q, k);
@@ -491,16 +504,26 @@ static struct gg_tensor *unnamed(struct layer *l, struct gg_tensor *x) {
 static const struct kind {
     const char *name;
     struct gg_tensor *(*build)(struct layer *l, struct gg_tensor *x);
-} kinds[] = {{"transposed", transposed}, {"runs", runs},       {"norms", norms},
-             {"shared", shared},         {"mamba", mamba},     {"mamba2", mamba2},
-             {"rounds", rounds},         {"repeats", repeats}, {"kda", kda},
-             {"linear", linear},         {"picked", picked},   {"latent", latent},
-             {"short", short_layer},     {"unnamed", unnamed}};
+} kinds[] = {{"transposed", transposed}, {"runs", runs},         {"norms", norms},
+             {"shared", shared},         {"mamba", mamba},       {"mamba2", mamba2},
+             {"rounds", rounds},         {"repeats", repeats},   {"kda", kda},
+             {"plamo2", plamo2},         {"linear", linear},     {"picked", picked},
+             {"latent", latent},         {"short", short_layer}, {"unnamed", unnamed}};
 
 #define W(name, ...) weight("blk.0." name, __VA_ARGS__)
 static void make_weights(const char *name, struct layer *l) {
     const bool one = !strcmp(name, "mamba"), own = !strcmp(name, "kda");
-    if (one || !strcmp(name, "mamba2")) {
+    if (!strcmp(name, "plamo2")) {
+        l->in = W("ssm_in.weight", EMBD, 2 * INNER, 1, 0);
+        l->conv[0] = W("ssm_conv1d.weight", TAPS, INNER, 1, 0);
+        l->x = W("ssm_x.weight", INNER, 2 + 2 * STATE, 1, 0);
+        l->dt = W("ssm_dt.weight", 2, HEADS, 1, 0);
+        l->dt_bias = W("ssm_dt.bias", HEADS, 1, 1, 0);
+        l->a = W("ssm_a", 1, HEADS, 1, -1);
+        l->out = W("ssm_out.weight", INNER, EMBD, 1, 0);
+        l->r = cache("mamba_conv1d_state-0", (TAPS - 1) * INNER, CELLS);
+        l->s = cache("mamba_ssm_states-0", STATE * INNER, CELLS);
+    } else if (one || !strcmp(name, "mamba2")) {
         const int64_t channels = one ? INNER : INNER + 2 * GROUPS * STATE;
         const int64_t heads = one ? INNER : HEADS;
         l->in = W("ssm_in.weight", EMBD, INNER + channels + (one ? 0 : HEADS), 1, 0);

@@ -143,6 +143,7 @@ static void cuts_layer(const char *layer, int collectives, const char *whole) {
 Test(ggml_plugin, cuts_scans) {
     cuts_layer("mamba", 2, NULL);
     cuts_layer("mamba2", 1, NULL);
+    cuts_layer("plamo2", 2, NULL);
 }
 Test(ggml_plugin, cuts_delta_nets) {
     cuts_layer("rounds", 1, NULL);
