@@ -16,6 +16,7 @@ static const struct {
     {"attn_gate", GG_ROLE_GATE},
     {"attn_output", GG_ROLE_O},
     {"attn_out", GG_ROLE_O},
+    {"attn_o", GG_ROLE_O},
     {"attn_kv_b", GG_ROLE_LATENT_KV},
     {"attn_k_b", GG_ROLE_LATENT_K},
     {"attn_v_b", GG_ROLE_LATENT_V},
@@ -30,6 +31,8 @@ static const struct {
     {"ffn_up", GG_ROLE_FFN_IN},
     {"ffn_gate", GG_ROLE_FFN_IN},
     {"ffn_down", GG_ROLE_FFN_OUT},
+    {"ffn_up_1", GG_ROLE_FFN_IN},
+    {"ffn_down_1", GG_ROLE_FFN_OUT},
     {"ffn_up_exps", GG_ROLE_FFN_IN},
     {"ffn_gate_exps", GG_ROLE_FFN_IN},
     {"ffn_gate_up_exps", GG_ROLE_FFN_IN},
@@ -75,7 +78,7 @@ static const struct {
 
 /* "_exps" of "ffn_up_exps": which of a layer's feed-forwards it belongs to. */
 static const char *family_of(const char *part) {
-    static const char *const families[] = {"_exps", "_chexps", "_shexp"};
+    static const char *const families[] = {"_exps", "_chexps", "_shexp", "_1"};
     for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
         const char *found = strstr(part, families[i]);
         if (found && !strcmp(found, families[i])) return families[i];
@@ -110,8 +113,12 @@ static const char *read_weight(char *text, struct gg_leaf *l) {
         part = dot + 1;
     else
         part = text;
-    snprintf(l->layer, sizeof l->layer, "%.*s", (int)(part - text), text);
-    return part;
+    /* a decoder's caches are those of "blk.7.", and its second attention is a layer of its own */
+    const char *layer = strncmp(text, "dec.", 4) ? text : text + 4;
+    const bool is_cross = !strncmp(part, "cross_", 6);
+    snprintf(l->layer, sizeof l->layer, "%.*s%s", (int)(part - layer), layer,
+             is_cross ? "cross." : "");
+    return is_cross ? part + 6 : part;
 }
 
 void gg_leaf_of(const char *name, struct gg_leaf *l) {

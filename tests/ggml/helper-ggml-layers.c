@@ -1,13 +1,14 @@
 /* Layers as llama.cpp builds them, of random weights: a prompt and a token behind it.
  *     helper-ggml-layers LIBRARY PLUGIN API mamba|mamba2|plamo2|rounds|repeats|kda|linear|short|latent|transposed|runs|norms|
- *                                           picked|shared|unnamed
+ *                                           picked|decoder|shared|unnamed
  * mamba, mamba2, plamo2: a scan of heads of one element, of heads in two groups, and with a gate in each head. rounds, repeats: a delta net
  * whose heads read the queries in turn, and each query for two heads that follow each other. kda: one
  * with projections of their own. linear: attention with a state and a norm over all heads. short: a short
  * convolution. latent: products of attention whose keys and
  * values come from one vector. transposed: attention that keeps values transposed. runs: query heads of which
  * three read one K/V head; norms: with norms over all heads; picked: with rows of the caches by number.
- * shared: two layers with one cache, of keys that are the values, too. unnamed: a layer as
+ * decoder: attention with a cache, attention to what an encoder gave, and a feed-forward, named as T5's and as
+ * the first of a conformer. shared: two layers with one cache, of keys that are the values, too. unnamed: a layer as
  * whisper.cpp's, whose weights have numbers for names and whose caches are one row for all layers.
  * Prints the results, and "done". */
 #include "ggml_host.h"
@@ -447,6 +448,20 @@ static struct gg_tensor *norms(struct layer *l, struct gg_tensor *x) {
     return grouped(l, norm(q, l->a), norm(k, l->d), product(l->v, x));
 }
 
+static struct gg_tensor *decoder(struct layer *l, struct gg_tensor *x) {
+    struct gg_tensor *given = runs(l, x), *y = make(F32, HEAD, 9, n_tokens);
+    y->op = op_number("FLASH_ATTN_EXT");
+    y->src[0] = permute(reshape(product(l->x, given), HEAD, 9, n_tokens), 0, 2, 1);
+    y->src[1] = permute(reshape(product(l->k_b, x), HEAD, 3, n_tokens), 0, 2, 1);
+    y->src[2] = permute(reshape(product(l->v_b, x), HEAD, 3, n_tokens), 0, 2, 1);
+    memcpy(y->op_params, &(float){0.5f}, sizeof(float));
+    put_at(work, y, &at_work);
+    y = product(l->in, product(l->alpha, reshape(y, 9 * HEAD, n_tokens, 1)));
+    y = node("UNARY", y->ne[0], n_tokens, 1, y, NULL);
+    y->op_params[0] = 1; /* SILU */
+    return product(l->f, y);
+}
+
 /* Linear attention: what a state [HEAD, HEAD] of each head gives, and what the tokens give. */
 static struct gg_tensor *linear(struct layer *l, struct gg_tensor *x) {
     struct gg_tensor *y = node("UNARY", 3 * INNER, n_tokens, 1, product(l->qkv, x), NULL),
@@ -504,11 +519,12 @@ static struct gg_tensor *unnamed(struct layer *l, struct gg_tensor *x) {
 static const struct kind {
     const char *name;
     struct gg_tensor *(*build)(struct layer *l, struct gg_tensor *x);
-} kinds[] = {{"transposed", transposed}, {"runs", runs},         {"norms", norms},
-             {"shared", shared},         {"mamba", mamba},       {"mamba2", mamba2},
-             {"rounds", rounds},         {"repeats", repeats},   {"kda", kda},
-             {"plamo2", plamo2},         {"linear", linear},     {"picked", picked},
-             {"latent", latent},         {"short", short_layer}, {"unnamed", unnamed}};
+} kinds[] = {{"transposed", transposed}, {"runs", runs},       {"norms", norms},
+             {"shared", shared},         {"mamba", mamba},     {"mamba2", mamba2},
+             {"rounds", rounds},         {"repeats", repeats}, {"kda", kda},
+             {"plamo2", plamo2},         {"decoder", decoder}, {"linear", linear},
+             {"picked", picked},         {"latent", latent},   {"short", short_layer},
+             {"unnamed", unnamed}};
 
 #define W(name, ...) weight("blk.0." name, __VA_ARGS__)
 static void make_weights(const char *name, struct layer *l) {
@@ -586,6 +602,19 @@ static void make_weights(const char *name, struct layer *l) {
         l->k = W("attn_k.weight", EMBD, 3 * HEAD, 1, 0);
         l->v = W("attn_v.weight", EMBD, 3 * HEAD, 1, 0);
         l->out = W("attn_output.weight", 9 * HEAD, EMBD, 1, 0);
+        l->r = cache("cache_v_l0", 3 * HEAD, CELLS_KV);
+        l->s = cache("cache_k_l0", 3 * HEAD, CELLS_KV);
+    } else if (!strcmp(name, "decoder")) {
+        l->q = weight("dec.blk.0.attn_q.weight", EMBD, 9 * HEAD, 1, 0);
+        l->k = weight("dec.blk.0.attn_k.weight", EMBD, 3 * HEAD, 1, 0);
+        l->v = weight("dec.blk.0.attn_v.weight", EMBD, 3 * HEAD, 1, 0);
+        l->out = weight("dec.blk.0.attn_o.weight", 9 * HEAD, EMBD, 1, 0);
+        l->x = weight("dec.blk.0.cross_attn_q.weight", EMBD, 9 * HEAD, 1, 0);
+        l->k_b = weight("dec.blk.0.cross_attn_k.weight", EMBD, 3 * HEAD, 1, 0);
+        l->v_b = weight("dec.blk.0.cross_attn_v.weight", EMBD, 3 * HEAD, 1, 0);
+        l->alpha = weight("dec.blk.0.cross_attn_o.weight", 9 * HEAD, EMBD, 1, 0);
+        l->in = weight("dec.blk.0.ffn_up_1.weight", EMBD, 2 * EMBD, 1, 0);
+        l->f = weight("dec.blk.0.ffn_down_1.weight", 2 * EMBD, EMBD, 1, 0);
         l->r = cache("cache_v_l0", 3 * HEAD, CELLS_KV);
         l->s = cache("cache_k_l0", 3 * HEAD, CELLS_KV);
     } else if (!strcmp(name, "unnamed")) {
