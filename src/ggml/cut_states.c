@@ -12,6 +12,7 @@
 
 struct state { /* of a layer */
     bool delta;
+    bool shifted; /* cache_r has a layer's inputs, which all heads read (RWKV) */
     bool rounds; /* head h is of group h modulo groups, not of group h / (heads / groups) */
     bool
         fused; /* B and C, or query and key, come from the same matrix and convolution as the heads */
@@ -21,11 +22,19 @@ struct state { /* of a layer */
 
 /* ---- the graph ---- */
 
+/* -1: the op is no scan. */
+static int state_operand(int op) {
+    if (op == SHEAF_OP_SSM_SCAN) return 0;
+    if (op == SHEAF_OP_GATED_LINEAR_ATTN) return 4;
+    if (op == SHEAF_OP_GATED_DELTA_NET || op == SHEAF_OP_RWKV_WKV6) return 5;
+    return op == SHEAF_OP_RWKV_WKV7 ? 6 : -1;
+}
+
 static const struct gg_known *find_scan(const struct gg_whole *g, const char *layer) {
     const struct gg_tensor *cache = gg_find(g, layer, GG_ROLE_CACHE_S, "");
     for (size_t i = 0; cache && i < g->n; i++) {
         const int op = g->all[i].op;
-        const int at = op == SHEAF_OP_SSM_SCAN ? 0 : op == SHEAF_OP_GATED_DELTA_NET ? 5 : -1;
+        const int at = state_operand(op);
         if (at >= 0 && gg_comes_from(g->all[i].tensor->src[at], cache)) return &g->all[i];
     }
     return NULL;
@@ -52,6 +61,13 @@ static void read_delta_net(const struct gg_whole *g, const struct gg_tensor *t, 
     s->groups = s->rounds ? before->ne[1] : before->ne[2];
 }
 
+/* A head is a group of its own (RWKV: arXiv 2404.05892, 2503.14456). */
+static void read_time_mix(const struct gg_tensor *t, struct state *s) {
+    s->delta = s->shifted = true;
+    s->heads = s->groups = t->src[0]->ne[1];
+    s->size_head = s->size_group = t->src[0]->ne[0];
+}
+
 static void read_scan(const struct gg_tensor *t, struct state *s) {
     const struct gg_tensor *x = t->src[1], *b = t->src[4];
     s->heads = x->ne[1];
@@ -65,6 +81,8 @@ static bool find_state(const struct gg_whole *g, const char *layer, struct state
     if (!scan) return false;
     if (scan->op == SHEAF_OP_SSM_SCAN)
         read_scan(scan->tensor, s);
+    else if (scan->op != SHEAF_OP_GATED_DELTA_NET)
+        read_time_mix(scan->tensor, s);
     else
         read_delta_net(g, scan->tensor, s);
     s->fused = !gg_find(g, layer, s->delta ? GG_ROLE_Q : GG_ROLE_STATE_COLUMNS, "");
@@ -222,6 +240,8 @@ static struct sheaf_split_state *state_of(const struct gg_cutter *c, const struc
     case GG_ROLE_CHANNELS:
         return by_channels(c, s, rows, n);
     case GG_ROLE_CACHE_R:
+        if (s->shifted) *why = "all heads read the token before";
+        if (s->shifted) return NULL;
         return by_channels(c, s, 0, r->ne[0]);
     case GG_ROLE_CACHE_S:
         return by_heads(c, s, 0, r->ne[0]);

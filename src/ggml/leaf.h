@@ -34,7 +34,7 @@ enum gg_role {
     GG_ROLE_STATE_IN,      /* rows are all that the layer reads */
     GG_ROLE_CHANNELS,      /* rows are channels of the convolution */
     GG_ROLE_STATE_HEADS,   /* rows are heads */
-    GG_ROLE_STATE_FIRST,   /* likewise, or a factor of such a matrix, which all heads have */
+    GG_ROLE_STATE_FIRST,   /* likewise, if there are as many as heads have elements */
     GG_ROLE_STATE_GROUPS,  /* rows are groups of heads */
     GG_ROLE_STATE_NORM,    /* rows are groups, if there are several */
     GG_ROLE_STATE_COLUMNS, /* columns are heads; on every member with whole sums */

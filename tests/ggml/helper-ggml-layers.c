@@ -1,9 +1,9 @@
 /* Layers as llama.cpp builds them, of random weights: a prompt and a token behind it.
- *     helper-ggml-layers LIBRARY PLUGIN API mamba|mamba2|plamo2|rounds|repeats|kda|linear|short|latent|transposed|runs|norms|
+ *     helper-ggml-layers LIBRARY PLUGIN API mamba|mamba2|plamo2|rounds|repeats|kda|rwkv7|linear|short|latent|transposed|runs|norms|
  *                                           picked|decoder|shared|unnamed
  * mamba, mamba2, plamo2: a scan of heads of one element, of heads in two groups, and with a gate in each head. rounds, repeats: a delta net
  * whose heads read the queries in turn, and each query for two heads that follow each other. kda: one
- * with projections of their own. linear: attention with a state and a norm over all heads. short: a short
+ * with projections of their own. rwkv7: its time mix and channel mix. linear: attention with a state and a norm over all heads. short: a short
  * convolution. latent: products of attention whose keys and
  * values come from one vector. transposed: attention that keeps values transposed. runs: query heads of which
  * three read one K/V head; norms: with norms over all heads; picked: with rows of the caches by number.
@@ -334,6 +334,21 @@ static struct gg_tensor *kda(struct layer *l, struct gg_tensor *x) {
     return product(l->out, y);
 }
 
+static struct gg_tensor *rwkv7(struct layer *l, struct gg_tensor *x) {
+    struct gg_tensor *w[] = {l->q, l->gate, l->k, l->v, l->a, l->beta};
+    struct gg_tensor *y = node("RWKV_WKV7", INNER, n_tokens + HEAD, 1, NULL, NULL);
+    for (int i = 0; i < 6; i++) y->src[i] = reshape(product(w[i], x), HEAD, HEADS, n_tokens);
+    y->src[6] = state_of(l->s);
+    store(shown("VIEW", y, HEAD * INNER, 1, 1, 0, 0, (size_t)(INNER * n_tokens) * sizeof(float)),
+          l->s);
+    y = shown("VIEW", y, INNER, n_tokens, 1, INNER * sizeof(float),
+              (size_t)(INNER * n_tokens) * sizeof(float), 0);
+    y = product(l->in, product(l->out, y));
+    y = node("UNARY", y->ne[0], n_tokens, 1, y, NULL);
+    y->op_params[0] = 1; /* SILU */
+    return product(l->f, y);
+}
+
 static struct gg_tensor *short_layer(struct layer *l, struct gg_tensor *x) {
     struct gg_tensor *all = product(l->in, x), *b = rows_of(all, EMBD, 0);
     struct gg_tensor *c = rows_of(all, EMBD, EMBD), *y = rows_of(all, EMBD, 2 * EMBD);
@@ -522,9 +537,9 @@ static const struct kind {
 } kinds[] = {{"transposed", transposed}, {"runs", runs},       {"norms", norms},
              {"shared", shared},         {"mamba", mamba},     {"mamba2", mamba2},
              {"rounds", rounds},         {"repeats", repeats}, {"kda", kda},
-             {"plamo2", plamo2},         {"decoder", decoder}, {"linear", linear},
-             {"picked", picked},         {"latent", latent},   {"short", short_layer},
-             {"unnamed", unnamed}};
+             {"plamo2", plamo2},         {"decoder", decoder}, {"rwkv7", rwkv7},
+             {"linear", linear},         {"picked", picked},   {"latent", latent},
+             {"short", short_layer},     {"unnamed", unnamed}};
 
 #define W(name, ...) weight("blk.0." name, __VA_ARGS__)
 static void make_weights(const char *name, struct layer *l) {
@@ -617,6 +632,17 @@ static void make_weights(const char *name, struct layer *l) {
         l->f = weight("dec.blk.0.ffn_down_1.weight", 2 * EMBD, EMBD, 1, 0);
         l->r = cache("cache_v_l0", 3 * HEAD, CELLS_KV);
         l->s = cache("cache_k_l0", 3 * HEAD, CELLS_KV);
+    } else if (!strcmp(name, "rwkv7")) {
+        l->q = W("time_mix_receptance.weight", EMBD, INNER, 1, 0);
+        l->gate = W("time_mix_w2.weight", EMBD, INNER, 1, 0);
+        l->k = W("time_mix_key.weight", EMBD, INNER, 1, 0);
+        l->v = W("time_mix_value.weight", EMBD, INNER, 1, 0);
+        l->a = W("time_mix_a2.weight", EMBD, INNER, 1, 0);
+        l->beta = W("time_mix_v2.weight", EMBD, INNER, 1, 0);
+        l->out = W("time_mix_output.weight", INNER, EMBD, 1, 0);
+        l->in = W("channel_mix_key.weight", EMBD, 2 * EMBD, 1, 0);
+        l->f = W("channel_mix_value.weight", 2 * EMBD, EMBD, 1, 0);
+        l->s = cache("cache_s_l0", HEAD * INNER, CELLS);
     } else if (!strcmp(name, "unnamed")) {
         l->q = weight("leaf_0", EMBD, WIDE, 1, 0);
         l->conv[0] = weight("leaf_1", WIDE, 1, 1, 0);
