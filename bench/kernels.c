@@ -24,7 +24,7 @@ enum {
     CHUNK = 64,
     PASS = 256,
     COLUMNS = 512,
-    TILE = 96
+    TILE = 192 /* whole tiles of every kind */
 };
 
 static const enum sheaf_type types[] = {
@@ -232,10 +232,19 @@ static void one_table(const struct sheaf__cpu_kernels *kern, const char *w) {
     }
     printf("\n");
     for (int kind = 0; kind < SHEAF__PANELS_KINDS; kind++) {
-        static const char *const names[] = {"floats",        "16 bits",        "16 bits, words",
-                                            "24 bits",       "24 bits, words", "scaled BF16",
-                                            "two BF16 each", "two BF16",       "scaled BF16, once",
-                                            "BF16",          "16 bits, bytes", "8 bits"};
+        static const char *const names[] = {"floats",
+                                            "16 bits",
+                                            "16 bits, words",
+                                            "24 bits",
+                                            "24 bits, words",
+                                            "scaled BF16",
+                                            "two BF16 each",
+                                            "two BF16",
+                                            "24 bits, in place",
+                                            "scaled BF16, once",
+                                            "BF16",
+                                            "16 bits, bytes",
+                                            "8 bits"};
         static_assert(sizeof names / sizeof *names == SHEAF__PANELS_KINDS, "a name for each");
         const struct sheaf__cpu_panels *p = &kern->panels[kind];
         for (size_t t = 0; t < sizeof types / sizeof *types && p->rows > 0; t++) {

@@ -57,12 +57,40 @@ Test(amx_emu, products_of_bf16) {
     cr_assert_eq(dot_bf16((const float[4]){0x1p-63f}, (const float[4]){0x1p-63f}, 0), 0x1p-126f);
 }
 
+/* Two rows of eight bytes by two columns, signed, added to what was there; sums wrap. */
+Test(amx_emu, products_of_bytes) {
+    static const struct config shapes = {.palette = 1, .bytes = {8, 8, 8}, .rows = {2, 2, 2}};
+    const int8_t a[2][8] = {{1, 2, 3, 4, 5, 6, 7, 8}, {-128, 127, 0, 0, 0, 0, 0, -1}};
+    const int8_t b[2][2][4] = {{{1, 0, 0, 0}, {-128, -128, 0, 0}}, {{0, 0, 0, 1}, {0, 0, 0, 127}}};
+    const int32_t want[2][2] = {{9 + 100, -384 + 1016 - 7}, {-129 + INT32_MAX - 1, 128 - 127}};
+    int32_t c[2][2] = {{100, -7}, {INT32_MAX - 1, 0}};
+    _tile_loadconfig(&shapes);
+    _tile_loadd(0, c, sizeof c[0]);
+    _tile_loadd(1, a, sizeof a[0]);
+    _tile_loadd(2, b, sizeof b[0]);
+    _tile_dpbssd(0, 1, 2);
+    _tile_stored(0, c, sizeof c[0]);
+    cr_assert(!memcmp(c, want, sizeof c), "%d %d %d %d", c[0][0], c[0][1], c[1][0], c[1][1]);
+    /* -128 - 128 from the least there is: */
+    const int32_t least[2][2] = {{INT32_MIN, INT32_MIN}, {INT32_MIN, INT32_MIN}};
+    const int8_t down[2][8] = {{-128}, {0, -1}};
+    _tile_loadd(0, least, sizeof least[0]);
+    _tile_loadd(1, down, sizeof down[0]);
+    _tile_dpbssd(0, 1, 2);
+    _tile_stored(0, c, sizeof c[0]);
+    cr_assert_eq(c[0][0], INT32_MAX - 127);
+    cr_assert_eq(c[0][1], INT32_MIN + 16384);
+    cr_assert_eq(c[1][1], INT32_MIN + 128);
+    _tile_release();
+}
+
 #define REFUSES(NAME, ...)                                                                         \
     Test(amx_emu, refuses_##NAME, .signal = SIGABRT) { __VA_ARGS__; }
 static void load(struct config c) { _tile_loadconfig(&c); }
 static void ready(void) { load(good); }
 
 REFUSES(a_product_without_tiles, _tile_dpbf16ps(0, 1, 2))
+REFUSES(bytes_without_tiles, _tile_dpbssd(0, 1, 2))
 REFUSES(a_load_without_tiles, _tile_loadd(0, &good, 8))
 REFUSES(use_after_release, ready(); _tile_release(); _tile_zero(0))
 REFUSES(a_tile_that_has_no_shape, ready(); _tile_zero(3))
@@ -77,4 +105,5 @@ REFUSES(a_ninth_tile, struct config c = GOOD; c.bytes[8] = 4; c.rows[8] = 1; loa
 REFUSES(a_tile_by_itself, ready(); _tile_dpbf16ps(0, 1, 1))
 REFUSES(rows_that_differ, struct config c = GOOD; c.rows[1] = 1; load(c); _tile_dpbf16ps(0, 1, 2))
 REFUSES(columns_that_differ, struct config c = GOOD; c.bytes[2] = 8; load(c); _tile_dpbf16ps(0, 1, 2))
+REFUSES(bytes_of_another_k, struct config c = GOOD; c.bytes[1] = 4; load(c); _tile_dpbssd(0, 1, 2))
 REFUSES(another_k, struct config c = GOOD; c.bytes[1] = 4; load(c); _tile_dpbf16ps(0, 1, 2))

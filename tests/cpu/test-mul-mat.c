@@ -1186,21 +1186,23 @@ static struct sheaf_tensor *random_product(struct sheaf_context *ctx, enum sheaf
 /* Rounding is all that panels of 8 bits lose: products of rounded activations, whose bits are
  * computed here, are sums of exact terms. Weights have codes that no quantizer makes. */
 Test(mul_mat, panels_of_8_bits_against_exact_sums) {
-    enum { M = 13, N = 37 };
-    static float row[LONGEST], meant[N][LONGEST];
+    enum { M = 77, MOST = 37 };
+    static float row[LONGEST], meant[MOST][LONGEST];
     int compared = 0, tables = 0;
     setenv("SHEAF_CPU_ACTIVATIONS", "q8", 1);
     FOR_EACH_TABLE(kern) {
-        tables += kern->panels[SHEAF__PANELS_8].rows > 0;
-        for (int t = 0; t < N_TYPES && kern->panels[SHEAF__PANELS_8].rows > 0; t++) {
+        const struct sheaf__cpu_panels *p = &kern->panels[SHEAF__PANELS_8];
+        const int n = p->most ? p->most : MOST;
+        tables += p->rows > 0 && !p->in_place; /* in place: Q8_0 alone */
+        for (int t = 0; t < N_TYPES && p->rows > 0; t++) {
             const enum sheaf_type type = types[t];
-            if (!kern->panels[SHEAF__PANELS_8].unpack[type]) continue;
+            if (!p->unpack[type]) continue;
             struct sheaf_context *ctx = new_context();
-            struct sheaf_tensor *dst = random_product(ctx, type, M, N), *a = dst->src[0];
+            struct sheaf_tensor *dst = random_product(ctx, type, M, n), *a = dst->src[0];
             const int64_t k = a->ne[0];
             float *x = dst->src[1]->data;
             for (int i = 0; i < 32; i++) x[i] = 0, x[32 + i] *= 1e-37f; /* too small: zeros */
-            for (int64_t i = 0; i < N * k; i += 32) {
+            for (int64_t i = 0; i < n * k; i += 32) {
                 float max = 0;
                 for (int j = 0; j < 32; j++) max = fmaxf(max, fabsf(x[i + j]));
                 for (int j = 0; j < 32; j++) {
@@ -1212,7 +1214,7 @@ Test(mul_mat, panels_of_8_bits_against_exact_sums) {
             double error = 0, power = 0;
             for (int r = 0; r < M; r++) {
                 sheaf_to_float(type, (char *)a->data + (size_t)r * a->nb[1], row, k);
-                for (int c = 0; c < N; c++) {
+                for (int c = 0; c < n; c++) {
                     double want = 0, scale = 0;
                     for (int64_t i = 0; i < k; i++) {
                         want += (double)row[i] * (double)meant[c][i];
@@ -1226,11 +1228,11 @@ Test(mul_mat, panels_of_8_bits_against_exact_sums) {
                       sheaf_type_name(type), error, power);
             x[5 * k + 40] = NAN; /* is not lost, and stays in its column */
             by_panels(kern, dst);
-            for (int i = 0; i < M * N; i++)
+            for (int i = 0; i < M * n; i++)
                 cr_assert_eq(i / M != 5, isfinite(((float *)dst->data)[i]) != 0, "%s %s %d",
                              kern->name, sheaf_type_name(type), i);
             sheaf_free(ctx);
-            compared++;
+            compared += !p->in_place;
         }
     }
     if (!tables) cr_skip("no table that runs here has panels of 8 bits");
@@ -1240,12 +1242,12 @@ Test(mul_mat, panels_of_8_bits_against_exact_sums) {
 /* Activations of 16 and of 24 bits, whatever the exponents of a column's blocks are: no result is farther off than
  * a step of its blocks' integers, half of twice 1 / top of the largest of 32, zeros give 0, and what is not
  * finite stays in its column. */
-static void check_exponents(const struct sheaf__cpu_kernels *kern, enum sheaf_type type, int64_t n,
-                            double top) {
-    enum { M = 13, ZEROS = 2, NOT_FINITE = 5 /* and the next */ };
+static void check_exponents(const struct sheaf__cpu_kernels *kern, enum sheaf_type type, int64_t m,
+                            int64_t n, double top) {
+    enum { ZEROS = 2, NOT_FINITE = 5 /* and the next */ };
     static float row[LONGEST];
     struct sheaf_context *ctx = new_context();
-    struct sheaf_tensor *dst = random_product(ctx, type, M, n), *a = dst->src[0];
+    struct sheaf_tensor *dst = random_product(ctx, type, m, n), *a = dst->src[0];
     const int64_t k = a->ne[0];
     float *x = dst->src[1]->data;
     for (int64_t i = 0; i < n * k; i++) x[i] = ldexpf(x[i], (int)(i / 32 * 37 % 151) - 90);
@@ -1253,14 +1255,14 @@ static void check_exponents(const struct sheaf__cpu_kernels *kern, enum sheaf_ty
     x[NOT_FINITE * k + 40] = NAN;
     x[(NOT_FINITE + 1) * k + 70] = -INFINITY;
     by_panels(kern, dst);
-    for (int64_t i = 0; i < M * n; i++) {
+    for (int64_t i = 0; i < m * n; i++) {
         const double got = (double)((float *)dst->data)[i];
-        const float *column = x + i / M * k;
+        const float *column = x + i / m * k;
         double want = 0, allowed = 0;
-        cr_assert_eq(i / M != NOT_FINITE && i / M != NOT_FINITE + 1, isfinite(got) != 0, "%s %s %d",
+        cr_assert_eq(i / m != NOT_FINITE && i / m != NOT_FINITE + 1, isfinite(got) != 0, "%s %s %d",
                      kern->name, sheaf_type_name(type), (int)i);
         if (!isfinite(got)) continue;
-        sheaf_to_float(type, (char *)a->data + (size_t)(i % M) * a->nb[1], row, k);
+        sheaf_to_float(type, (char *)a->data + (size_t)(i % m) * a->nb[1], row, k);
         for (int64_t j = 0; j < k; j += 32) {
             double most = 0, weights = 0;
             for (int64_t l = j; l < j + 32; l++) {
@@ -1286,7 +1288,7 @@ static void check_kind(enum sheaf__panels_kind kind, double top, int types_of_it
         tables += p->rows > 0;
         for (int t = 0; t < N_TYPES && p->rows > 0; t++) {
             if (!p->unpack[types[t]]) continue;
-            for (int i = 0; i < n; i++) check_exponents(kern, types[t], widths[i], top);
+            for (int i = 0; i < n; i++) check_exponents(kern, types[t], 13, widths[i], top);
             compared++;
         }
     }
@@ -1308,6 +1310,45 @@ Test(mul_mat, panels_of_words_and_bytes_for_all_exponents) {
 Test(mul_mat, panels_of_scaled_bf16_for_all_exponents) {
     emulate_amx();
     check_kind(SHEAF__PANELS_BF16_SCALED, 127.0 * 256, 20);
+}
+
+/* Whole tiles of rows and a rest, by one and two tiles of columns. */
+Test(mul_mat, panels_in_place_for_all_exponents) {
+    emulate_amx();
+    const struct sheaf__cpu_kernels *amx = need_table("amx");
+    for (int64_t n = 7; n <= 10; n++) check_exponents(amx, SHEAF_TYPE_Q8_0, 77, n, 127.0 * 65536);
+}
+
+/* A column has the same bits whatever tile it lies in, and a row whether tiles read it in place or from a copy. */
+static void check_bits_in_place(int64_t columns) {
+    enum { M = 150, REST = 70 };
+    emulate_amx();
+    const struct sheaf__cpu_kernels *amx = need_table("amx");
+    struct sheaf_context *ctx = new_context();
+    struct sheaf_tensor *all = random_product(ctx, SHEAF_TYPE_Q8_0, M, columns), *a = all->src[0];
+    by_panels(amx, all);
+    const float *want = all->data;
+    for (int64_t n = 3; n <= columns; n++) {
+        struct sheaf_tensor *b =
+            sheaf_view_2d(ctx, all->src[1], a->ne[0], n, all->src[1]->nb[1], 0);
+        struct sheaf_tensor *dst = sheaf_mul_mat(ctx, a, b);
+        by_panels(amx, dst);
+        cr_assert(!memcmp(dst->data, want, sheaf_nbytes(dst)), "%d columns", (int)n);
+        struct sheaf_tensor *rows =
+            sheaf_view_2d(ctx, a, a->ne[0], REST, a->nb[1], (M - REST) * a->nb[1]);
+        dst = sheaf_mul_mat(ctx, rows, b);
+        by_panels(amx, dst);
+        for (int64_t c = 0; c < n; c++)
+            cr_assert(!memcmp((float *)dst->data + c * REST, want + c * M + M - REST,
+                              REST * sizeof *want),
+                      "column %d of %d: the last rows", (int)c, (int)n);
+    }
+    sheaf_free(ctx);
+}
+Test(mul_mat, bits_in_place) { check_bits_in_place(10); }
+Test(mul_mat, bits_in_place_rounded) {
+    setenv("SHEAF_CPU_ACTIVATIONS", "q8", 1);
+    check_bits_in_place(16);
 }
 
 /* Two BF16 hold what one cannot; infinities and NaN stay what they are in their own column. */

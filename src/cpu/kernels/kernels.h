@@ -202,23 +202,27 @@ struct sheaf__cpu_kept {
 struct sheaf__cpu_panels {
     int rows, cols; /* of a tile; 0: the table has no panels of this kind */
     int unit;       /* a divisor of 256 */
-    int above; /* columns of quantized types: so many and fewer are for the kinds before this one */
+    /* Columns of quantized types: so many and fewer, or more than these if not 0, are for the kinds before this one */
+    int above, most;
     /* Of a quantized type so many columns and more are faster by panels than by rows; 0: as of all kinds (fewest in
      * matmul/panels.c) */
     uint8_t from[SHEAF_TYPE_COUNT];
     int chunk; /* rows at most that are unpacked together, whole tiles; 0: for a second cache of 512 KiB */
+    /* The tile reads rows of weights as they lie in memory, all of k in one call; unpack copies the rows of a tile that
+     * is not whole */
+    bool in_place;
     size_t panel_bytes, row_bytes; /* of a unit of a panel, and of a row */
     /* Element i of column c is x[c][i], i < n. The first `used` columns are packed at least; a kind may
      * leave out the upper half if they are of the lower one, and use the first half of the bytes. */
     void (*pack)(const float *const *x, int64_t n, int used, void *panel);
-    /* n weights, whole blocks, at most 256. NULL for types that go by another kind; floats have all types that
-     * rows_dot has */
+    /* n weights, whole blocks, at most 256 if not in_place. NULL for types that go by another kind; floats have all
+     * types that rows_dot has */
     void (*unpack[SHEAF_TYPE_COUNT])(const void *w, void *row, int64_t n);
     /* The same of n weights as floats, for all types that unpack lacks, but F32; or NULL */
     void (*from_floats)(const float *w, void *row, int64_t n);
     /* c [rows][cols] = rows of k elements, `stride` bytes apart, . the first `used` columns at
      * least, or added to what c holds. The panel was packed with this `used`, in one call that began
-     * with its first element. */
+     * with its first element, or, in_place, in several. */
     void (*tile)(int64_t k, const void *row, size_t stride, const void *panel, int used, float *c,
                  bool add);
     /* A thread calls them before its first tile and after its last; NULL if there is nothing to do.
@@ -243,6 +247,9 @@ enum sheaf__panels_kind {
     SHEAF__PANELS_BF16_BOTH,
     /* BF16 weights, activations as sums of two BF16 */
     SHEAF__PANELS_BF16_TWICE,
+    /* Weights of 8 bits as they lie in memory, activations of 24 bits with a scale for each 32, in integers: for few
+     * columns */
+    SHEAF__PANELS_24_IN_PLACE,
     /* As PANELS_BF16_SCALED, activations as one BF16. Only with SHEAF__ROUND_BF16 and SHEAF__ROUND_Q8 */
     SHEAF__PANELS_BF16_SCALED_ONCE,
     /* Weights (BF16 and F16, with AMX all but F32) and activations as one BF16: 8 bits. Only with
@@ -487,7 +494,7 @@ extern enum sheaf__cpu_fetch sheaf__cpu_fetch;
  * The table ISA lies in a file of its own, libsheaf-cpu-ISA.so, that needs nothing of libsheaf and
  * exports two functions (src/cpu/kernels/module.c). Any change to a struct or to a contract of this
  * header raises the version. */
-enum { SHEAF__CPU_KERNELS_VERSION = 31 };
+enum { SHEAF__CPU_KERNELS_VERSION = 32 };
 
 struct sheaf__cpu_kernels_module {
     int version;       /* nothing else is read if it is another */

@@ -20,7 +20,7 @@
 enum {
     /* Of kinds that round, where rows do not: from so many columns on */
     MIN_COLUMNS = 8,
-    LAST_EXACT = SHEAF__PANELS_BF16_TWICE, /* kinds behind it round */
+    LAST_EXACT = SHEAF__PANELS_24_IN_PLACE, /* kinds behind it round */
     /* rows_dot goes over the weights once for each tile_cols columns; panels unpack them, and cost the same for 9
      * columns as for 16. Up to so many columns rows are faster. */
     MOST_BY_ROWS = 12,
@@ -52,7 +52,8 @@ struct product {
     int64_t rows;      /* of a tile */
     int64_t cols;      /* of a panel */
     bool by_tiles;     /* one panel: a tile takes all of k before the next does */
-    int64_t pass;      /* elements of k */
+    int64_t pass;      /* elements of k that are multiplied at a time */
+    int64_t piece;     /* elements of k that are packed at a time */
     int64_t most;      /* rows of a chunk */
     int64_t chunk;     /* rows */
     size_t stride;     /* bytes from one row of a pass to the next */
@@ -93,7 +94,8 @@ static int64_t columns_of(const struct sheaf_tensor *dst, int64_t columns) {
 
 static bool lacks(const struct sheaf__cpu_panels *kind, enum sheaf_type type, int64_t columns) {
     const bool has = kind->unpack[type] || (kind->from_floats && type != SHEAF_TYPE_F32);
-    return !has || (sheaf_is_quantized(type) && columns <= kind->above);
+    return !has || (sheaf_is_quantized(type) &&
+                    (columns <= kind->above || (kind->most && columns > kind->most)));
 }
 
 /* Plain weights from so many columns on, not heads of one token that meet the same K/V head; not plain experts, which
@@ -138,13 +140,15 @@ bool sheaf__mul_mat_by_panels(const struct sheaf__cpu_kernels *kern, const struc
                               int64_t columns) {
     const enum sheaf_type type = dst->src[0]->type;
     if (kern->panels[SHEAF__PANELS_FLOATS].rows == 0 || dst->src[0]->ne[0] == 0) return false;
-    if (dst->op == SHEAF_OP_MUL_MAT && sheaf__mul_mat_rounds_rows(kern, dst))
+    const struct sheaf__cpu_panels *kind = kind_of(kern, dst, columns);
+    if (dst->op == SHEAF_OP_MUL_MAT && sheaf__mul_mat_rounds_rows(kern, dst) && !kind->from[type])
         return columns > (sheaf_is_quantized(type) ? kern->rounded_cols : kern->bf16_cols);
-    return columns >= fewest(kern, kind_of(kern, dst, columns), type);
+    return columns >= fewest(kern, kind, type);
 }
 
 static bool by_tiles(const struct sheaf__cpu_panels *kind, enum sheaf_type type, int64_t columns) {
-    return columns <= kind->cols && !sheaf_is_quantized(type) && kind->unit <= TILE_PASS;
+    const bool plain = !sheaf_is_quantized(type) && kind->unit <= TILE_PASS;
+    return kind->in_place || (plain && columns <= kind->cols);
 }
 
 static struct product product_of(const struct sheaf__cpu_kernels *kern,
@@ -159,7 +163,8 @@ static struct product product_of(const struct sheaf__cpu_kernels *kern,
     p.rows = p.kind->rows;
     p.cols = p.kind->cols;
     p.by_tiles = by_tiles(p.kind, a->type, columns);
-    p.pass = p.by_tiles ? TILE_PASS : PASS;
+    p.pass = p.kind->in_place ? p.k : p.by_tiles ? TILE_PASS : PASS;
+    p.piece = min_i64(p.pass, PASS);
     p.stride = row_bytes(p.kind, p.pass);
     if (p.rows > 16)
         p.stride += 64; /* a power of two would put 32 rows in few sets of the first cache */
@@ -227,12 +232,12 @@ static int used_of(const struct product *p, const struct matrix *m, int64_t q) {
     return (int)min_i64(p->cols, m->n - q * p->cols);
 }
 
-/* Pass s of k of panel q. */
+/* Piece s of k of panel q. */
 static void pack(const struct product *p, const struct matrix *m, int64_t q, int64_t s) {
     static const float zeros[SHEAF__SEGMENT];
     float tmp[MAX_PANEL_COLS][SHEAF__SEGMENT];
     const float *x[MAX_PANEL_COLS];
-    const int64_t i = s * p->pass, n = min_i64(p->pass, p->k - i);
+    const int64_t i = s * p->piece, n = min_i64(p->piece, p->k - i);
     const int used = used_of(p, m, q);
     for (int c = 0; c < p->cols; c++) {
         x[c] = zeros;
@@ -321,7 +326,8 @@ static void multiply_pass(const struct product *p, const struct matrix *m, const
     /* Between tiles of AMX requests were slower: prompts of 256 tokens, F16 410 and 480 tokens/s, BF16 570 and 630, Q4_0
      * 535 and 555 (Granite Rapids, November 2026). */
     const bool at_once = p->kind->begin != NULL;
-    if (nq > 1) unpack(p, w, rows, n, at_once ? next : (struct next){w, 0}, pass);
+    const bool whole = p->kind->in_place && rows == p->rows; /* and one tile, see by_tiles */
+    if (nq > 1 && !whole) unpack(p, w, rows, n, at_once ? next : (struct next){w, 0}, pass);
     for (int64_t q = 0; q < nq; q++) {
         const char *columns = panel(p, m, q0 + q, i), *unpacked = pass;
         const int used = used_of(p, m, q0 + q);
@@ -329,13 +335,15 @@ static void multiply_pass(const struct product *p, const struct matrix *m, const
             const size_t at = (size_t)r * p->a->nb[1];
             const int64_t some = min_i64(rows - r, p->rows);
             const struct next their = {next.w + at, next.bytes};
-            if (nq > 1) {
+            if (whole) {
+                unpacked = w + at;
+            } else if (nq > 1) {
                 unpacked = pass + (size_t)r * p->stride;
                 if (!at_once) fetch(p, their, some, q, nq);
             } else {
                 unpack(p, w + at, some, n, their, pass);
             }
-            p->kind->tile(n, unpacked, p->stride, columns, used,
+            p->kind->tile(n, unpacked, whole ? p->a->nb[1] : p->stride, columns, used,
                           sums + (q * p->chunk + r) * p->cols, i > 0);
         }
     }
@@ -350,6 +358,7 @@ static void multiply_rows(const struct product *p, const struct matrix *m, const
     for (int64_t i = 0; i < p->k; i += p->pass) {
         struct next next = {w, 0};
         int64_t at = i + (p->by_tiles ? TILE_AHEAD : p->pass);
+        if (p->kind->in_place) at = p->k, ahead = 0; /* the hardware sees where they come from */
         if (at >= p->k && ahead > 0) {
             next.w += (size_t)ahead * p->a->nb[1];
             at -= round_up(p->k, p->pass);
@@ -402,14 +411,14 @@ enum sheaf_status sheaf__mul_mat_panels(const struct sheaf__cpu_kernels *kern,
     const int64_t n = sheaf__mul_mat_columns(dst->src[0], dst->src[1]);
     const struct product p = product_of(kern, dst, n, nth);
     const int64_t panels = panels_of(&p, n);
-    const int64_t passes = (p.k + p.pass - 1) / p.pass;
-    const int64_t pieces = p.batches * panels * passes;
+    const int64_t of_k = (p.k + p.piece - 1) / p.piece;
+    const int64_t pieces = p.batches * panels * of_k;
     char *pass =
         (char *)work + packed_size(&p, p.batches * panels) + scratch_size(&p, n) * (size_t)ith;
     const bool again = packed_alike(&p, sync->packed);
     for (int64_t t = pieces * ith / nth; t < pieces * (ith + 1) / nth && !again; t++) {
-        const struct matrix m = matrix_of(&p, t / passes / panels, work);
-        pack(&p, &m, t / passes % panels, t % passes);
+        const struct matrix m = matrix_of(&p, t / of_k / panels, work);
+        pack(&p, &m, t / of_k % panels, t % of_k);
     }
     sheaf__mul_mat_start(sync, ith, nth);
     if (ith == 0) sync->packed = dst;
@@ -450,15 +459,15 @@ void sheaf__mul_mat_id_panels(const struct sheaf__cpu_kernels *kern, const struc
                               const struct sheaf__mul_mat_group *groups, int64_t n_groups, int ith,
                               int nth, void *work, struct sheaf__cpu_sync *sync) {
     const struct product p = product_of(kern, dst, dst->ne[1] * dst->ne[2], nth);
-    const int64_t passes = (p.k + p.pass - 1) / p.pass;
+    const int64_t of_k = (p.k + p.piece - 1) / p.piece;
     const int64_t chunks = (p.m + p.chunk - 1) / p.chunk;
     char *pass = (char *)work + packed_size(&p, most_panels(&p)) +
                  scratch_size(&p, dst->ne[1] * dst->ne[2]) * (size_t)ith;
     int64_t at = 0, piece = 0;
     for (int64_t g = 0; g < n_groups; g++) {
         const struct matrix m = expert_of(&p, &groups[g], at, work);
-        for (int64_t i = 0; i < m.panels * passes; i++, piece++) {
-            if (piece % nth == ith) pack(&p, &m, i / passes, i % passes);
+        for (int64_t i = 0; i < m.panels * of_k; i++, piece++) {
+            if (piece % nth == ith) pack(&p, &m, i / of_k, i % of_k);
         }
         at += m.panels;
     }

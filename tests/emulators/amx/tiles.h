@@ -136,6 +136,21 @@ EMU_SUMS EMU void emu_dpbf16ps(int c, int a, int b) {
     }
 }
 
+/* Signed bytes, exact in 32 bits, which wrap. */
+EMU_SUMS EMU void emu_dpbssd(int c, int a, int b) {
+    emu_shapes(c, a, b);
+    for (int m = 0; m < emu.tile[c].rows; m++) {
+        for (int n = 0; n < emu.tile[c].bytes / 4; n++) {
+            uint32_t sum;
+            memcpy(&sum, &emu.tile[c].data[m][4 * n], sizeof sum);
+            for (int k = 0; k < emu.tile[a].bytes; k++)
+                sum += (uint32_t)((int8_t)emu.tile[a].data[m][k] *
+                                  (int8_t)emu.tile[b].data[k / 4][4 * n + k % 4]);
+            memcpy(&emu.tile[c].data[m][4 * n], &sum, sizeof sum);
+        }
+    }
+}
+
 #define EMU_SHOWN __attribute__((visibility("default")))
 EMU_SHOWN void amx_emu_load(const void *from);
 EMU_SHOWN void amx_emu_store(void *to);
@@ -146,6 +161,7 @@ void amx_emu_store(void *to) { emu_storeconfig(to); }
 #undef _tile_loadd
 #undef _tile_stored
 #undef _tile_dpbf16ps
+#undef _tile_dpbssd
 #define _tile_loadconfig(from)       emu_loadconfig(from)
 #define _tile_storeconfig(to)        emu_storeconfig(to)
 #define _tile_release()              emu_release()
@@ -153,5 +169,6 @@ void amx_emu_store(void *to) { emu_storeconfig(to); }
 #define _tile_loadd(t, from, stride) emu_loadd(t, from, stride)
 #define _tile_stored(t, to, stride)  emu_stored(t, to, stride)
 #define _tile_dpbf16ps(c, a, b)      emu_dpbf16ps(c, a, b)
+#define _tile_dpbssd(c, a, b)        emu_dpbssd(c, a, b)
 
 #endif

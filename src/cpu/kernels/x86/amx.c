@@ -1,5 +1,5 @@
 /* The AVX-512 table with products by AMX tiles: what it changes of that of avx512.c. Attention of many queries is
- * attention_amx.h, few columns of quantized weights panels_scaled_amx.h.
+ * attention_amx.h, few columns of quantized weights panels_scaled_amx.h, of Q8_0 panels_in_place_amx.h.
  *
  * All weights but F32 are multiplied as BF16, the products that AMX adds to floats. In the exact mode
  * weights are the sum of two BF16, and so are activations (see bf16.h): of the four products of terms
@@ -21,6 +21,7 @@
 #include "cpu/kernels/x86/avx512.h"
 #include "cpu/kernels/x86/bf16.h"
 #include "cpu/kernels/x86/bf16_rows.h"
+#include "cpu/kernels/x86/integers.h"
 #include "cpu/kernels/x86/units.h"
 #include "quant/quants.h"
 
@@ -233,6 +234,7 @@ UNPACK_BY_TERMS(iq4_xs, SHEAF__QK_K)
 UNPACK_BY_TERMS(q4_k, SHEAF__QK_K)
 
 #include "cpu/kernels/x86/attention_amx.h"
+#include "cpu/kernels/x86/panels_in_place_amx.h"
 #include "cpu/kernels/x86/panels_scaled_amx.h"
 
 void sheaf__cpu_kernels_extend(struct sheaf__cpu_kernels *table) {
@@ -266,7 +268,8 @@ void sheaf__cpu_kernels_extend(struct sheaf__cpu_kernels *table) {
     one->above = AMX_TILE;
     use_scaled_amx(table);
     static const int replaced[] = {SHEAF__PANELS_16, SHEAF__PANELS_16_WORDS, SHEAF__PANELS_24,
-                                   SHEAF__PANELS_24_WORDS, SHEAF__PANELS_8};
+                                   SHEAF__PANELS_24_WORDS};
     for (size_t i = 0; i < sizeof replaced / sizeof *replaced; i++)
         table->panels[replaced[i]] = (struct sheaf__cpu_panels){0};
+    use_in_place_amx(table);
 }

@@ -21,6 +21,8 @@
  *
  * Invariant: as there, one order of accumulation per (row, column) whatever the tile. */
 
+#include "cpu/kernels/x86/integers.h"
+
 INLINE __m512i twice256(const void *p) { return _mm512_broadcast_i64x4(load256(p)); }
 INLINE __m512i two256(const void *a, const void *b) {
     return _mm512_inserti64x4(_mm512_castsi256_si512(load256(a)), load256(b), 1);
@@ -113,25 +115,6 @@ INLINE __m128i sums_of_lanes(__m512i v) {
 /* The same as floats, times d, to the lanes of a block. */
 INLINE void set_lane_sums(float *of_block, __m128i sums, float d) {
     _mm_storel_pi((__m64 *)(void *)of_block, _mm_mul_ps(_mm_cvtepi32_ps(sums), _mm_set1_ps(d)));
-}
-
-/* The largest magnitude of 32, by their bits, which puts NaN above infinity. */
-INLINE float largest_of_32(const __m512 *v) {
-    const __m512i a = _mm512_max_epi32(_mm512_castps_si512(_mm512_abs_ps(v[0])),
-                                       _mm512_castps_si512(_mm512_abs_ps(v[1])));
-    return _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(_mm512_reduce_max_epi32(a))));
-}
-INLINE void round_to_integers(const __m512 *v, float by, __m512i *q) {
-    const __m512 x = _mm512_set1_ps(by);
-    UNROLL for (int h = 0; h < 2; h++) q[h] = _mm512_cvtps_epi32(_mm512_mul_ps(v[h], x));
-}
-/* 32 activations as integers of magnitudes up to `top`; returns what times them the activations are. */
-INLINE float integers_of_32(const float *x, float top, __m512i *q) {
-    const __m512 v[2] = {v_load(x), v_load(x + 16)};
-    const float max = largest_of_32(v);
-    const bool zero = max < 0x1p-100f; /* top / max would overflow */
-    round_to_integers(v, zero ? 0.0f : top / max, q);
-    return zero ? 0.0f : max / top;
 }
 
 /* SHEAF__DIGITS_PIECES: what sums of products of a lane begin with because of the offset of a type, which
