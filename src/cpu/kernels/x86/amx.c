@@ -244,13 +244,16 @@ void sheaf__cpu_kernels_extend(struct sheaf__cpu_kernels *table) {
     use_panels_bf16(table, AMX_ROWS, tile_bf16, tile_bf16_twice, begin_tiles, end_tiles);
     struct sheaf__cpu_panels *one = &table->panels[SHEAF__PANELS_BF16];
     struct sheaf__cpu_panels *both = &table->panels[SHEAF__PANELS_BF16_BOTH];
-    table->panels[SHEAF__PANELS_BF16_TWICE].chunk = one->chunk = AMX_CHUNK;
+    struct sheaf__cpu_panels *twice = &table->panels[SHEAF__PANELS_BF16_TWICE];
+    twice->chunk = one->chunk = AMX_CHUNK;
     one->from_floats = one_term;
-    *both = table->panels[SHEAF__PANELS_BF16_TWICE];
+    *both = *twice;
     memset(both->unpack, 0, sizeof both->unpack);
     both->row_bytes = 2 * ROW_BF16;
     both->tile = tile_bf16_both;
     both->from_floats = two_terms;
+    /* By rows they would be two passes over the weights. */
+    both->from[SHEAF_TYPE_F16] = twice->from[SHEAF_TYPE_BF16] = SHEAF__TILE_COLS + 1;
 #define USE_NIBBLES(TYPE, NAME)                                                                    \
     both->unpack[SHEAF_TYPE_##TYPE] = two_##NAME;                                                  \
     one->unpack[SHEAF_TYPE_##TYPE] = one_##NAME
