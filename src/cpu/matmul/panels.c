@@ -266,10 +266,11 @@ static void to_floats(const struct product *p, const char *w, int64_t n, float *
  * call of it may go, which made 16 columns of Q8_0 take 2.5 times as long (GCC 12, a branch more here). */
 static inline __attribute__((always_inline)) void fetch(const struct product *p, struct next next,
                                                         int64_t rows, int64_t q, int64_t nq) {
-    const int64_t lines = (int64_t)(next.bytes + 63) / 64;
-    for (int64_t r = 0; r < rows; r++, next.w += p->a->nb[1]) {
+    for (int64_t r = 0; r < rows && next.bytes; r++, next.w += p->a->nb[1]) {
+        const size_t before = (uintptr_t)next.w % 64;
+        const int64_t lines = (int64_t)(before + next.bytes + 63) / 64;
         for (int64_t i = lines * q / nq; i < lines * (q + 1) / nq; i++)
-            __builtin_prefetch(next.w + 64 * i, 0, 2);
+            __builtin_prefetch(next.w - before + 64 * i, 0, 2);
     }
 }
 
