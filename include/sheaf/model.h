@@ -66,8 +66,9 @@ struct sheaf_model_params sheaf_model_default_params(void);
 
 /* Opens the file, divides it over the devices, loads this rank's slices and makes the K/V cache. Ranks
  * that cannot open the file get metadata and slices from the first rank that can, which a warning says
- * (not with params.single). An own copy that is damaged, or another model, is an error. Collective, after sheaf_world_init. params is read during the call only. *out is freed by
- * sheaf_model_free before sheaf_world_finalize; NULL on failure. */
+ * (not with params.single). An own copy that is damaged, or another model, is an error. Collective,
+ * after sheaf_world_init. params is read during the call only. *out is freed by sheaf_model_free before
+ * sheaf_world_finalize; NULL on failure. */
 enum sheaf_status sheaf_model_open(const struct sheaf_model_params *params,
                                    struct sheaf_model **out);
 void sheaf_model_free(struct sheaf_model *model); /* accepts NULL */
