@@ -9,7 +9,7 @@
 #include "quant/blocks.h"
 #include "sheaf/sheaf.h"
 
-enum { PASS = 256, MAX_TILE = 32, MAX_COLS = 32 };
+enum { PASS = 256, MAX_TILE = 64, MAX_COLS = 32 };
 
 static uint32_t seed = 7;
 static uint32_t random_u32(void) {
@@ -25,7 +25,7 @@ static void fill_rows(void *x, size_t bytes) {
         memcpy((char *)x + i, &(uint16_t){random_u32() & 0x2fff}, 2);
 }
 
-/* Tile of `used` columns and of all: two passes, the second added. */
+/* Tile of `used` columns and of all: two passes, the second added, unless a tile takes all of k. */
 static void compare_tiles(const struct sheaf__cpu_kernels *kern, const struct sheaf__cpu_panels *p,
                           enum sheaf_type type) {
     static _Alignas(64) char rows[MAX_TILE * PASS * 8], panel[PASS * MAX_COLS * 8];
@@ -289,9 +289,19 @@ static void multiply(sheaf_backend_t backend, enum sheaf_type type, int64_t k, i
 
 enum { MOST_K = 2336, MOST_M = 43, MOST_N = 70 };
 
-/* The fewest and the most columns that go by panels of scaled BF16: of quantized weights with AMX. 0: none. */
+/* With AMX: the fewest columns that go by panels, by those that 16 columns go by, and the most that go by these.
+ * 0: as without. */
+static int first_by_tiles(enum sheaf_type type) {
+    const struct sheaf__cpu_panels *p = sheaf__cpu_kernels()->panels;
+    return p[SHEAF__PANELS_24_IN_PLACE].from[type]   ? p[SHEAF__PANELS_24_IN_PLACE].from[type]
+           : p[SHEAF__PANELS_BF16_SCALED].from[type] ? p[SHEAF__PANELS_BF16_SCALED].from[type]
+           : p[SHEAF__PANELS_BF16_BOTH].from[type]   ? p[SHEAF__PANELS_BF16_BOTH].from[type]
+                                                     : p[SHEAF__PANELS_BF16_TWICE].from[type];
+}
 static int first_scaled(enum sheaf_type type) {
-    return sheaf__cpu_kernels()->panels[SHEAF__PANELS_BF16_SCALED].from[type];
+    const struct sheaf__cpu_panels *in_place =
+        &sheaf__cpu_kernels()->panels[SHEAF__PANELS_24_IN_PLACE];
+    return in_place->from[type] ? in_place->most + 1 : first_by_tiles(type);
 }
 static int most_scaled(enum sheaf_type type) {
     return sheaf_is_quantized(type) ? sheaf__cpu_kernels()->panels[SHEAF__PANELS_BF16_BOTH].above
@@ -318,7 +328,7 @@ Test(few_columns, up_to_12_have_the_bits_of_one) {
         fill(x, MOST * k);
         for (int64_t c = 0; c < MOST; c++)
             multiply(backend, type, k, m, 1, x + c * k, alone + c * m);
-        const int64_t most = first_scaled(type) > 0 ? first_scaled(type) - 1 : MOST;
+        const int64_t most = first_by_tiles(type) > 0 ? first_by_tiles(type) - 1 : MOST;
         for (int64_t n = 2; n <= most; n += most < MOST ? 2 : 5) {
             multiply(backend, type, k, m, n, x, all);
             cr_assert_arr_eq(all, alone, (size_t)(n * m) * sizeof *all, "%s, %d columns",

@@ -761,6 +761,7 @@ int main(int argc, char **argv) {
     }
     if (!strcmp(mode, "many")) check_many();
     if (!strcmp(mode, "layer") || !strcmp(mode, "buffers")) {
+        use(&on[0]);
         if (!strcmp(mode, "layer"))
             check_layer();
         else
