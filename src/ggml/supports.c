@@ -46,7 +46,39 @@ static bool is_written_here(size_t device, const struct gg_tensor *root) {
     return root->op == 0 || gg_driver_supports(device, root);
 }
 
-bool gg_driver_supports(size_t device, const struct gg_tensor *t) {
+static void set_rows(struct gg_tensor *t, int64_t n, int64_t rows) {
+    const int64_t ne[] = {n, rows, 1, 1};
+    memcpy(t->ne, ne, sizeof ne);
+    t->nb[1] = t->nb[0] * (size_t)n;
+    t->nb[2] = t->nb[3] = t->nb[1] * (size_t)rows;
+}
+
+/* The node of t, or a copy of it with other operands. */
+struct asked {
+    const struct gg_tensor *node;
+    struct gg_tensor copy, first, state;
+};
+
+/* llama.cpp asks where to put a weight by a node whose other operands it makes up. Those of RWKV_WKV6 do not fit
+ * the weight, time_mix_first [head size, heads], and its states have four dimensions where a graph's have two. */
+static void fit_operands(const struct gg_tensor *t, struct asked *a) {
+    a->node = t;
+    if (gg_op_of(gg_driver.host, t->op) != SHEAF_OP_RWKV_WKV6) return;
+    const int64_t size = t->src[0]->ne[0], heads = t->src[0]->ne[1];
+    a->copy = *t;
+    a->first = *t->src[3];
+    a->state = *t->src[5];
+    set_rows(&a->first, size, heads);
+    set_rows(&a->state, size * size * heads, a->state.ne[1]);
+    a->copy.src[3] = &a->first;
+    a->copy.src[5] = &a->state;
+    a->node = &a->copy;
+}
+
+bool gg_driver_supports(size_t device, const struct gg_tensor *asked) {
+    struct asked a;
+    fit_operands(asked, &a);
+    const struct gg_tensor *t = a.node;
     struct sheaf_tensor node, operand[SHEAF_MAX_SRC];
     struct gg_operands o;
     if (t->op == 0) return gg_type_of(gg_driver.host, t->type) >= 0;

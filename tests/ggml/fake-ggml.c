@@ -33,6 +33,7 @@ static const char *const ops[] = {"NONE",
                                   "GATED_DELTA_NET",
                                   "FLASH_ATTN_EXT",
                                   "RMS_NORM",
+                                  "RWKV_WKV6",
                                   "RWKV_WKV7",
                                   "GLU"};
 enum { N_OPS = sizeof ops / sizeof *ops };

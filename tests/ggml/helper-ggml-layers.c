@@ -1,15 +1,16 @@
 /* Layers as llama.cpp builds them, of random weights: a prompt and a token behind it.
- *     helper-ggml-layers LIBRARY PLUGIN API mamba|mamba2|plamo2|rounds|repeats|kda|rwkv7|linear|short|latent|transposed|runs|norms|
- *                                           picked|decoder|shared|unnamed
- * mamba, mamba2, plamo2: a scan of heads of one element, of heads in two groups, and with a gate in each head. rounds, repeats: a delta net
- * whose heads read the queries in turn, and each query for two heads that follow each other. kda: one
- * with projections of their own. rwkv7: its time mix and channel mix. linear: attention with a state and a norm over all heads. short: a short
- * convolution. latent: products of attention whose keys and
- * values come from one vector. transposed: attention that keeps values transposed. runs: query heads of which
- * three read one K/V head; norms: with norms over all heads; picked: with rows of the caches by number.
- * decoder: attention with a cache, attention to what an encoder gave, and a feed-forward, named as T5's and as
- * the first of a conformer. shared: two layers with one cache, of keys that are the values, too. unnamed: a layer as
- * whisper.cpp's, whose weights have numbers for names and whose caches are one row for all layers.
+ *     helper-ggml-layers LIBRARY PLUGIN API mamba|mamba2|plamo2|rounds|repeats|kda|rwkv6|rwkv7|
+ *                                           linear|short|latent|transposed|runs|norms|picked|decoder|shared|unnamed
+ * mamba, mamba2, plamo2: a scan of heads of one element, of heads in two groups, and with a gate in each head.
+ * rounds, repeats: a delta net whose heads read the queries in turn, and each query for two heads that follow each
+ * other. kda: one with projections of their own. rwkv6, rwkv7: time mix, of which llama.cpp asks with operands that do
+ * not fit, and with a channel mix. linear: attention with a state and a norm over all heads. short: a short
+ * convolution. latent: products of attention whose keys and values come from one vector. transposed: attention that
+ * keeps values transposed. runs: query heads of which three read one K/V head; norms: with norms over all heads;
+ * picked: with rows of the caches by number. decoder: attention with a cache, attention to what an encoder gave, and a
+ * feed-forward, named as T5's and as the first of a conformer. shared: two layers with one cache, of keys that are the
+ * values, too. unnamed: a layer as whisper.cpp's, whose weights have numbers for names and whose caches are one row for
+ * all layers.
  * Prints the results, and "done". */
 #include "ggml_host.h"
 
@@ -334,16 +335,38 @@ static struct gg_tensor *kda(struct layer *l, struct gg_tensor *x) {
     return product(l->out, y);
 }
 
+/* What the scan of RWKV leaves: rows of the tokens, behind which the state lies. */
+static struct gg_tensor *end_scan(struct layer *l, struct gg_tensor *y) {
+    const size_t at = (size_t)(INNER * n_tokens) * sizeof(float);
+    store(shown("VIEW", y, HEAD * INNER, 1, 1, 0, 0, at), l->s);
+    return shown("VIEW", y, INNER, n_tokens, 1, INNER * sizeof(float), at, 0);
+}
+
+/* The question of llama.cpp's loader, whose sizes are those of no model. */
+static void ask_with_other_sizes(const struct layer *l) {
+    enum { SIZE = 5 };
+    struct gg_tensor *t = make(F32, SIZE * SIZE, SIZE + SIZE * SIZE, 1);
+    t->op = op_number("RWKV_WKV6");
+    for (int i = 0; i < 6; i++) t->src[i] = i == 3 ? l->a : make(F32, SIZE, SIZE, SIZE);
+    t->src[5]->ne[3] = SIZE;
+    expect(dev->iface.supports_op(dev, t), "RWKV_WKV6 with operands of other sizes");
+}
+static struct gg_tensor *rwkv6(struct layer *l, struct gg_tensor *x) {
+    struct gg_tensor *w[] = {l->k, l->v, l->q, NULL, l->f};
+    struct gg_tensor *y = node("RWKV_WKV6", INNER, n_tokens + HEAD, 1, NULL, NULL);
+    ask_with_other_sizes(l);
+    for (int i = 0; i < 5; i++)
+        y->src[i] = w[i] ? reshape(product(w[i], x), HEAD, HEADS, n_tokens) : l->a;
+    y->src[5] = state_of(l->s);
+    return product(l->out, end_scan(l, y));
+}
+
 static struct gg_tensor *rwkv7(struct layer *l, struct gg_tensor *x) {
     struct gg_tensor *w[] = {l->q, l->gate, l->k, l->v, l->a, l->beta};
     struct gg_tensor *y = node("RWKV_WKV7", INNER, n_tokens + HEAD, 1, NULL, NULL);
     for (int i = 0; i < 6; i++) y->src[i] = reshape(product(w[i], x), HEAD, HEADS, n_tokens);
     y->src[6] = state_of(l->s);
-    store(shown("VIEW", y, HEAD * INNER, 1, 1, 0, 0, (size_t)(INNER * n_tokens) * sizeof(float)),
-          l->s);
-    y = shown("VIEW", y, INNER, n_tokens, 1, INNER * sizeof(float),
-              (size_t)(INNER * n_tokens) * sizeof(float), 0);
-    y = product(l->in, product(l->out, y));
+    y = product(l->in, product(l->out, end_scan(l, y)));
     y = node("UNARY", y->ne[0], n_tokens, 1, y, NULL);
     y->op_params[0] = 1; /* SILU */
     return product(l->f, y);
@@ -539,7 +562,7 @@ static const struct kind {
              {"rounds", rounds},         {"repeats", repeats}, {"kda", kda},
              {"plamo2", plamo2},         {"decoder", decoder}, {"rwkv7", rwkv7},
              {"linear", linear},         {"picked", picked},   {"latent", latent},
-             {"short", short_layer},     {"unnamed", unnamed}};
+             {"short", short_layer},     {"unnamed", unnamed}, {"rwkv6", rwkv6}};
 
 #define W(name, ...) weight("blk.0." name, __VA_ARGS__)
 static void make_weights(const char *name, struct layer *l) {
@@ -632,6 +655,14 @@ static void make_weights(const char *name, struct layer *l) {
         l->f = weight("dec.blk.0.ffn_down_1.weight", 2 * EMBD, EMBD, 1, 0);
         l->r = cache("cache_v_l0", 3 * HEAD, CELLS_KV);
         l->s = cache("cache_k_l0", 3 * HEAD, CELLS_KV);
+    } else if (!strcmp(name, "rwkv6")) {
+        l->q = W("time_mix_receptance.weight", EMBD, INNER, 1, 0);
+        l->k = W("time_mix_key.weight", EMBD, INNER, 1, 0);
+        l->v = W("time_mix_value.weight", EMBD, INNER, 1, 0);
+        l->a = W("time_mix_first.weight", HEAD, HEADS, 1, 0);
+        l->f = W("time_mix_decay_w2.weight", EMBD, INNER, 1, 0);
+        l->out = W("time_mix_output.weight", INNER, EMBD, 1, 0);
+        l->s = cache("cache_s_l0", HEAD * INNER, CELLS);
     } else if (!strcmp(name, "rwkv7")) {
         l->q = W("time_mix_receptance.weight", EMBD, INNER, 1, 0);
         l->gate = W("time_mix_w2.weight", EMBD, INNER, 1, 0);

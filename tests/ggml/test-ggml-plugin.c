@@ -144,6 +144,7 @@ Test(ggml_plugin, cuts_scans) {
     cuts_layer("mamba", 2, NULL);
     cuts_layer("mamba2", 1, NULL);
     cuts_layer("plamo2", 2, NULL);
+    cuts_layer("rwkv6", 1, NULL);
     cuts_layer("rwkv7", 2, NULL);
 }
 Test(ggml_plugin, cuts_delta_nets) {
