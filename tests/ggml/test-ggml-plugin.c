@@ -195,6 +195,9 @@ Test(ggml_plugin, numbers_of_freed_objects_are_used_again) {
         cr_expect(line && sscanf(line, " collectives of %*u bytes, %d objects", &most) == 1);
         cr_expect_eq(most, 4, "%d objects", most);
     }
+    setenv("SHEAF_GROUPS", "0,1-2", 1);
+    cr_expect_eq(ranks(3, "fake-ggml-3", 3, "buffers"), 0, "%s", out);
+    shows("\nok\n");
 }
 Test(ggml_plugin, files_that_change_places) {
     for (int n = 1; n <= 2; n++) {
