@@ -91,7 +91,7 @@ Test(session, a_model_that_rank_0_has) {
     cr_expect(sent[0] == others && sent[1] == others && sent[2] == others, "%s", out);
     cr_expect(strstr(out,
                      ") and 1 more rank: cannot open /nonexistent/m-00001-of-00003.gguf: No such "
-                     "file or directory: rank 0 ("),
+                     "file or directory; rank 0 ("),
               "%s", out);
 }
 

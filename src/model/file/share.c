@@ -144,7 +144,7 @@ static enum sheaf_status warn(const uint8_t *all, int sender, char why[WHY_BYTES
         sheaf_world_broadcast_to(two, why, WHY_BYTES, first, "why the model is not there");
     if (others) snprintf(more, sizeof more, " and %d more rank%s", others, others > 1 ? "s" : "");
     if (!status && sheaf_world_rank() == sender)
-        sheaf_log(SHEAF_LOG_WARN, "rank %d (%s)%s: %.*s: rank %d (%s) sends the slices", first,
+        sheaf_log(SHEAF_LOG_WARN, "rank %d (%s)%s: %.*s; rank %d (%s) sends the slices", first,
                   sheaf_world_host_name(first), more, WHY_BYTES - 1, why, sender,
                   sheaf_world_host_name(sender));
     return status;
