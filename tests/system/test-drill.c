@@ -208,7 +208,7 @@ Test(check, finds_the_odd_host, .timeout = 120) {
                  "%d ] && M=/nonexistent; exec " SHEAF_BUILD_DIR "/bin/sheaf-info --check -m $M'",
                  r);
         cr_assert_eq(run_command(cmd, 60, out, sizeof out), 0, "%s", out);
-        cr_expect_not_null(strstr(out, ": cannot open /nonexistent: No such file or directory: rank "),
+        cr_expect_not_null(strstr(out, ": cannot open /nonexistent: No such file or directory; rank "),
                            "%s", out);
         cr_expect_not_null(strstr(out, ") would send its slices\n"), "%s", out);
         cr_expect_not_null(strstr(out, "fit: 2 ranks on 1 host"), "%s", out);

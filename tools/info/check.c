@@ -145,7 +145,7 @@ static void compare_models(const struct facts *all, const char *path, int sender
     for (int r = 0; r < sheaf_world_size(); r++) {
         const struct facts *f = &all[r];
         if (f->model_absent && sender >= 0)
-            printf("host %s (rank %d): %s: rank %d (%s) would send its slices\n",
+            printf("host %s (rank %d): %s; rank %d (%s) would send its slices\n",
                    sheaf_world_host_name(r), r, f->model_error, sender,
                    sheaf_world_host_name(sender));
         else if (f->model_error[0])
