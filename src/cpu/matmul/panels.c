@@ -7,7 +7,9 @@
  * and stay in the first as well; then a chunk has more rows, so that the pieces of the panel, which
  * come from the second cache, do so less often. Weights that are not quantized are many bytes for one
  * panel, so reading them counts: each tile takes all of k, in passes so short that weights are fetched
- * while others are multiplied. Sums are kept as the tiles leave them and written to dst at the end.
+ * while others are multiplied. Tiles of a kind that is in_place read weights from memory themselves, all
+ * of k at once; the rows of a last tile that is not whole are copied. Sums are kept as the tiles leave
+ * them and written to dst at the end.
  *
  * Invariant: a sum runs over k in order (see the tiles), so threads, chunks and blocks of columns
  * do not show in its bits. */
