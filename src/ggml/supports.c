@@ -64,6 +64,7 @@ struct asked {
 static void fit_operands(const struct gg_tensor *t, struct asked *a) {
     a->node = t;
     if (gg_op_of(gg_driver.host, t->op) != SHEAF_OP_RWKV_WKV6) return;
+    if (!t->src[0] || !t->src[3] || !t->src[5]) return; /* it is refused as it is */
     const int64_t size = t->src[0]->ne[0], heads = t->src[0]->ne[1];
     a->copy = *t;
     a->first = *t->src[3];
