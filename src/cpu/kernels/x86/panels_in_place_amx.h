@@ -85,11 +85,11 @@ static void begin_in_place(struct sheaf__cpu_kept *kept) {
     _tile_loadconfig(&shapes);
 }
 
-#define DOTS_OF_TILE(T, FROM_TILE)                                                                \
+#define DOTS_OF_TILE(T, FROM_TILE)                                                                 \
     do {                                                                                           \
         _tile_zero(T);                                                                             \
-        _tile_loadd(FROM_TILE, x[T].x, sizeof x[T].x[0]);                                         \
-        _tile_dpbssd(T, 3, FROM_TILE);                                                            \
+        _tile_loadd(FROM_TILE, x[T].x, sizeof x[T].x[0]);                                          \
+        _tile_dpbssd(T, 3, FROM_TILE);                                                             \
         _tile_stored(T, dots[T], sizeof dots[T][0]);                                               \
     } while (0)
 
