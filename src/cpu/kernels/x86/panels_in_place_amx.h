@@ -6,8 +6,8 @@
  * meet both scales, lane by lane; digits are added at the end, so a column has the same bits in any lane.
  *
  * A tile's rows are four apart: two rows in a page of memory, as neighbours of 2048 weights are, make the core fetch
- * neither ahead (5 columns by k = 2048, us a MiB: neighbours 130, every second row 99, every fourth 80; Granite Rapids,
- * November 2026).
+ * neither ahead (5 columns by k = 2048, us a MiB: neighbours 130, every second row 99, every fourth 80, in a loop of
+ * their own that is not in the tree; Granite Rapids, November 2026).
  *
  * Invariant: as in panels.h. */
 
