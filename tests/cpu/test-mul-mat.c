@@ -1193,7 +1193,7 @@ Test(mul_mat, panels_of_8_bits_against_exact_sums) {
     FOR_EACH_TABLE(kern) {
         const struct sheaf__cpu_panels *p = &kern->panels[SHEAF__PANELS_8];
         const int n = p->most ? p->most : MOST;
-        tables += p->rows > 0 && !p->in_place; /* in place: Q8_0 alone */
+        tables += p->rows > 0 && !p->whole_rows; /* with AMX: Q8_0 alone */
         for (int t = 0; t < N_TYPES && p->rows > 0; t++) {
             const enum sheaf_type type = types[t];
             if (!p->unpack[type]) continue;
@@ -1232,7 +1232,7 @@ Test(mul_mat, panels_of_8_bits_against_exact_sums) {
                 cr_assert_eq(i / M != 5, isfinite(((float *)dst->data)[i]) != 0, "%s %s %d",
                              kern->name, sheaf_type_name(type), i);
             sheaf_free(ctx);
-            compared += !p->in_place;
+            compared += !p->whole_rows;
         }
     }
     if (!tables) cr_skip("no table that runs here has panels of 8 bits");
@@ -1244,7 +1244,7 @@ Test(mul_mat, panels_of_8_bits_against_exact_sums) {
  * finite stays in its column. */
 static void check_exponents(const struct sheaf__cpu_kernels *kern, enum sheaf_type type, int64_t m,
                             int64_t n, double top) {
-    enum { ZEROS = 2, NOT_FINITE = 5 /* and the next */ };
+    enum { ZEROS = 2, NOT_FINITE = 3 /* and the next */ };
     static float row[LONGEST];
     struct sheaf_context *ctx = new_context();
     struct sheaf_tensor *dst = random_product(ctx, type, m, n), *a = dst->src[0];
@@ -1312,28 +1312,29 @@ Test(mul_mat, panels_of_scaled_bf16_for_all_exponents) {
     check_kind(SHEAF__PANELS_BF16_SCALED, 127.0 * 256, 20);
 }
 
-/* Whole tiles of rows and a rest, by one and two tiles of columns. */
+/* Whole tiles of rows and a rest. */
 Test(mul_mat, panels_in_place_for_all_exponents) {
     emulate_amx();
-    const struct sheaf__cpu_kernels *amx = need_table("amx");
-    for (int64_t n = 7; n <= 10; n++) check_exponents(amx, SHEAF_TYPE_Q8_0, 77, n, 127.0 * 65536);
+    check_exponents(need_table("amx"), SHEAF_TYPE_Q8_0, 77, 5, 127.0 * 65536);
 }
 
-/* A column has the same bits whatever tile it lies in, and a row whether tiles read it in place or from a copy. */
-static void check_bits_in_place(int64_t columns) {
+/* A column has the same bits beside any others of `first` to `most` columns, which are in one panel or several, and a
+ * row whether tiles read it in place or from a copy. */
+static void check_bits_in_place(enum sheaf_type type, int64_t first, int64_t most) {
     enum { M = 150, REST = 70 };
     emulate_amx();
     const struct sheaf__cpu_kernels *amx = need_table("amx");
     struct sheaf_context *ctx = new_context();
-    struct sheaf_tensor *all = random_product(ctx, SHEAF_TYPE_Q8_0, M, columns), *a = all->src[0];
+    struct sheaf_tensor *all = random_product(ctx, type, M, most), *a = all->src[0];
     by_panels(amx, all);
     const float *want = all->data;
-    for (int64_t n = 3; n <= columns; n++) {
+    for (int64_t n = first; n <= most; n += 1 + n / 8) {
         struct sheaf_tensor *b =
             sheaf_view_2d(ctx, all->src[1], a->ne[0], n, all->src[1]->nb[1], 0);
         struct sheaf_tensor *dst = sheaf_mul_mat(ctx, a, b);
         by_panels(amx, dst);
-        cr_assert(!memcmp(dst->data, want, sheaf_nbytes(dst)), "%d columns", (int)n);
+        cr_assert(!memcmp(dst->data, want, sheaf_nbytes(dst)), "%s: %d columns",
+                  sheaf_type_name(type), (int)n);
         struct sheaf_tensor *rows =
             sheaf_view_2d(ctx, a, a->ne[0], REST, a->nb[1], (M - REST) * a->nb[1]);
         dst = sheaf_mul_mat(ctx, rows, b);
@@ -1341,14 +1342,25 @@ static void check_bits_in_place(int64_t columns) {
         for (int64_t c = 0; c < n; c++)
             cr_assert(!memcmp((float *)dst->data + c * REST, want + c * M + M - REST,
                               REST * sizeof *want),
-                      "column %d of %d: the last rows", (int)c, (int)n);
+                      "%s, column %d of %d: the last rows", sheaf_type_name(type), (int)c, (int)n);
     }
     sheaf_free(ctx);
 }
-Test(mul_mat, bits_in_place) { check_bits_in_place(10); }
+Test(mul_mat, bits_in_place) { check_bits_in_place(SHEAF_TYPE_Q8_0, 3, 5); }
 Test(mul_mat, bits_in_place_rounded) {
     setenv("SHEAF_CPU_ACTIVATIONS", "q8", 1);
-    check_bits_in_place(16);
+    check_bits_in_place(SHEAF_TYPE_Q8_0, 3, 32);
+}
+/* Three panels are unpacked. */
+static void check_bits_of_scaled(int64_t first, int64_t most) {
+    static const enum sheaf_type of[] = {SHEAF_TYPE_Q8_0, SHEAF_TYPE_Q4_0, SHEAF_TYPE_IQ4_NL,
+                                         SHEAF_TYPE_MXFP4};
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) check_bits_in_place(of[i], first, most);
+}
+Test(mul_mat, bits_of_scaled_in_place) { check_bits_of_scaled(6, 40); }
+Test(mul_mat, bits_of_scaled_in_place_rounded) {
+    setenv("SHEAF_CPU_ACTIVATIONS", "bf16", 1);
+    check_bits_of_scaled(9, 16);
 }
 
 /* Two BF16 hold what one cannot; infinities and NaN stay what they are in their own column. */

@@ -196,6 +196,10 @@ struct sheaf__cpu_kept {
     alignas(64) uint8_t bytes[64];
 };
 
+/* A tile of struct sheaf__cpu_panels. */
+typedef void (*sheaf__tile_fn)(int64_t k, const void *row, size_t stride, const void *panel,
+                               int used, float *c, bool add);
+
 /* Products with many columns. Columns are packed in panels of `cols`, an element of all of them
  * together, and rows of weights are unpacked to what the tiles multiply. Both lie in units of so
  * many elements, the last one filled up with zeros. */
@@ -208,23 +212,24 @@ struct sheaf__cpu_panels {
      * matmul/panels.c) */
     uint8_t from[SHEAF_TYPE_COUNT];
     int chunk; /* rows at most that are unpacked together, whole tiles; 0: for a second cache of 512 KiB */
-    /* The tile reads rows of weights as they lie in memory, all of k in one call; unpack copies the rows of a tile that
-     * is not whole */
-    bool in_place;
+    bool whole_rows;               /* unpack and tile take all of k in one call */
+    int rows_in_place;             /* of tile_in_place; whole tiles */
     size_t panel_bytes, row_bytes; /* of a unit of a panel, and of a row */
     /* Element i of column c is x[c][i], i < n. The first `used` columns are packed at least; a kind may
      * leave out the upper half if they are of the lower one, and use the first half of the bytes. */
     void (*pack)(const float *const *x, int64_t n, int used, void *panel);
-    /* n weights, whole blocks, at most 256 if not in_place. NULL for types that go by another kind; floats have all
+    /* n weights, whole blocks, at most 256 unless whole_rows. NULL for types that go by another kind; floats have all
      * types that rows_dot has */
     void (*unpack[SHEAF_TYPE_COUNT])(const void *w, void *row, int64_t n);
     /* The same of n weights as floats, for all types that unpack lacks, but F32; or NULL */
     void (*from_floats)(const float *w, void *row, int64_t n);
     /* c [rows][cols] = rows of k elements, `stride` bytes apart, . the first `used` columns at
      * least, or added to what c holds. The panel was packed with this `used`, in one call that began
-     * with its first element, or, in_place, in several. */
-    void (*tile)(int64_t k, const void *row, size_t stride, const void *panel, int used, float *c,
-                 bool add);
+     * with its first element, or for all of k in several. */
+    sheaf__tile_fn tile;
+    /* The same bits from rows_in_place rows of weights as they lie in memory, all of k in one call, not added to c.
+     * NULL for types that are always unpacked */
+    sheaf__tile_fn tile_in_place[SHEAF_TYPE_COUNT];
     /* A thread calls them before its first tile and after its last; NULL if there is nothing to do.
      * No other kind's tiles and nothing of the user's come between. The thread may be the program's, which has a
      * state of its own: end restores what begin has kept. */
@@ -494,7 +499,7 @@ extern enum sheaf__cpu_fetch sheaf__cpu_fetch;
  * The table ISA lies in a file of its own, libsheaf-cpu-ISA.so, that needs nothing of libsheaf and
  * exports two functions (src/cpu/kernels/module.c). Any change to a struct or to a contract of this
  * header raises the version. */
-enum { SHEAF__CPU_KERNELS_VERSION = 32 };
+enum { SHEAF__CPU_KERNELS_VERSION = 33 };
 
 struct sheaf__cpu_kernels_module {
     int version;       /* nothing else is read if it is another */

@@ -7,8 +7,8 @@
  * and stay in the first as well; then a chunk has more rows, so that the pieces of the panel, which
  * come from the second cache, do so less often. Weights that are not quantized are many bytes for one
  * panel, so reading them counts: each tile takes all of k, in passes so short that weights are fetched
- * while others are multiplied. Tiles of a kind that is in_place read weights from memory themselves, all
- * of k at once; the rows of a last tile that is not whole are copied. Sums are kept as the tiles leave
+ * while others are multiplied. Some kinds read weights where they lie for one panel or two, all of k at once
+ * (tile_in_place); a chunk's last rows, if they are too few for that, go as others do. Sums are kept as the tiles leave
  * them and written to dst at the end.
  *
  * Invariant: a sum runs over k in order (see the tiles), so threads, chunks and blocks of columns
@@ -40,6 +40,8 @@ enum {
     BLOCK = 512,     /* columns: sums of a chunk are 192 KiB */
     CHUNKS_PER_THREAD = 4, /* at least, where there are as many tiles */
     MAX_PANEL_COLS = 32,
+    /* At most so many read weights where they lie, one after the other, if the kind can; more meet them unpacked */
+    IN_PLACE_PANELS = 2,
 };
 
 static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
@@ -53,6 +55,7 @@ struct product {
     const struct sheaf__cpu_panels *kind;
     int64_t rows;      /* of a tile */
     int64_t cols;      /* of a panel */
+    sheaf__tile_fn in_place; /* few panels: reads weights where they lie; or NULL */
     bool by_tiles;     /* one panel: a tile takes all of k before the next does */
     int64_t pass;      /* elements of k that are multiplied at a time */
     int64_t piece;     /* elements of k that are packed at a time */
@@ -150,7 +153,7 @@ bool sheaf__mul_mat_by_panels(const struct sheaf__cpu_kernels *kern, const struc
 
 static bool by_tiles(const struct sheaf__cpu_panels *kind, enum sheaf_type type, int64_t columns) {
     const bool plain = !sheaf_is_quantized(type) && kind->unit <= TILE_PASS;
-    return kind->in_place || (plain && columns <= kind->cols);
+    return kind->whole_rows || (plain && columns <= kind->cols);
 }
 
 static struct product product_of(const struct sheaf__cpu_kernels *kern,
@@ -164,8 +167,9 @@ static struct product product_of(const struct sheaf__cpu_kernels *kern,
     p.kind = kind_of(kern, dst, columns);
     p.rows = p.kind->rows;
     p.cols = p.kind->cols;
+    if (columns <= IN_PLACE_PANELS * p.cols) p.in_place = p.kind->tile_in_place[a->type];
     p.by_tiles = by_tiles(p.kind, a->type, columns);
-    p.pass = p.kind->in_place ? p.k : p.by_tiles ? TILE_PASS : PASS;
+    p.pass = p.kind->whole_rows ? p.k : p.by_tiles ? TILE_PASS : PASS;
     p.piece = min_i64(p.pass, PASS);
     p.stride = row_bytes(p.kind, p.pass);
     if (p.rows > 16)
@@ -173,7 +177,9 @@ static struct product product_of(const struct sheaf__cpu_kernels *kern,
     p.panel_size = panel_bytes(p.kind, p.k);
     const int64_t share = p.m * p.batches / ((int64_t)nth * CHUNKS_PER_THREAD);
     p.most = columns <= p.cols && !p.by_tiles ? CHUNK_ONE : chunk_of(p.kind);
-    p.chunk = min_i64(round_up(share > 0 ? share : 1, p.rows), p.most);
+    const int64_t together = p.in_place ? p.kind->rows_in_place : p.rows;
+    p.most = round_up(p.most, together);
+    p.chunk = min_i64(round_up(share > 0 ? share : 1, together), p.most);
     return p;
 }
 
@@ -329,8 +335,7 @@ static void multiply_pass(const struct product *p, const struct matrix *m, const
     /* Between tiles of AMX requests were slower: prompts of 256 tokens, F16 410 and 480 tokens/s, BF16 570 and 630, Q4_0
      * 535 and 555 (Granite Rapids, November 2026). */
     const bool at_once = p->kind->begin != NULL;
-    const bool whole = p->kind->in_place && rows == p->rows; /* and one tile, see by_tiles */
-    if (nq > 1 && !whole) unpack(p, w, rows, n, at_once ? next : (struct next){w, 0}, pass);
+    if (nq > 1) unpack(p, w, rows, n, at_once ? next : (struct next){w, 0}, pass);
     for (int64_t q = 0; q < nq; q++) {
         const char *columns = panel(p, m, q0 + q, i), *unpacked = pass;
         const int used = used_of(p, m, q0 + q);
@@ -338,15 +343,13 @@ static void multiply_pass(const struct product *p, const struct matrix *m, const
             const size_t at = (size_t)r * p->a->nb[1];
             const int64_t some = min_i64(rows - r, p->rows);
             const struct next their = {next.w + at, next.bytes};
-            if (whole) {
-                unpacked = w + at;
-            } else if (nq > 1) {
+            if (nq > 1) {
                 unpacked = pass + (size_t)r * p->stride;
                 if (!at_once) fetch(p, their, some, q, nq);
             } else {
                 unpack(p, w + at, some, n, their, pass);
             }
-            p->kind->tile(n, unpacked, whole ? p->a->nb[1] : p->stride, columns, used,
+            p->kind->tile(n, unpacked, p->stride, columns, used,
                           sums + (q * p->chunk + r) * p->cols, i > 0);
         }
     }
@@ -361,7 +364,6 @@ static void multiply_rows(const struct product *p, const struct matrix *m, const
     for (int64_t i = 0; i < p->k; i += p->pass) {
         struct next next = {w, 0};
         int64_t at = i + (p->by_tiles ? TILE_AHEAD : p->pass);
-        if (p->kind->in_place) at = p->k, ahead = 0; /* the hardware sees where they come from */
         if (at >= p->k && ahead > 0) {
             next.w += (size_t)ahead * p->a->nb[1];
             at -= round_up(p->k, p->pass);
@@ -372,6 +374,20 @@ static void multiply_rows(const struct product *p, const struct matrix *m, const
         }
         multiply_pass(p, m, w + sheaf_row_size(type, i), rows, i, next, q0, nq, pass, sums);
     }
+}
+
+/* The first of `rows` rows at w by nq panels from q0 on, where the kind reads them in memory; the hardware sees where
+ * the next ones come from. Returns how many. */
+static int64_t multiply_in_place(const struct product *p, const struct matrix *m, const char *w,
+                                 int64_t rows, int64_t q0, int64_t nq, float *sums) {
+    const int64_t step = p->kind->rows_in_place;
+    int64_t r = 0;
+    for (; p->in_place && r + step <= rows; r += step, w += (size_t)step * p->a->nb[1]) {
+        for (int64_t q = 0; q < nq; q++)
+            p->in_place(p->k, w, p->a->nb[1], panel(p, m, q0 + q, 0), used_of(p, m, q0 + q),
+                        sums + (q * p->chunk + r) * p->cols, false);
+    }
+    return r;
 }
 
 /* A chunk from row `first` on; `ahead` rows after it begins the one that this thread probably takes
@@ -387,7 +403,7 @@ static void multiply(const struct product *p, const struct matrix *m, int64_t fi
     if (p->kind->begin) p->kind->begin(&kept);
     for (int64_t q0 = 0; q0 < m->panels; q0 += per_block) {
         const int64_t nq = min_i64(per_block, m->panels - q0);
-        for (int64_t r = 0; r < rows; r += step) {
+        for (int64_t r = multiply_in_place(p, m, w, rows, q0, nq, sums); r < rows; r += step) {
             int64_t next = r + step < rows                     ? step
                            : q0 + nq == m->panels && ahead > 0 ? ahead - r
                                                                : 0;

@@ -20,6 +20,7 @@
  * (measured on a Xeon of 2024, Granite Rapids). */
 #include "cpu/kernels/x86/avx512.h"
 #include "cpu/kernels/x86/bf16.h"
+#include "cpu/kernels/x86/bf16_integers.h"
 #include "cpu/kernels/x86/bf16_rows.h"
 #include "cpu/kernels/x86/integers.h"
 #include "cpu/kernels/x86/units.h"
@@ -168,6 +169,8 @@ INLINE v_f to_floats(const int8_t *levels) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)levels)));
 }
 
+static const int8_t q4_levels[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
+static const int8_t iq4_levels[16] = SHEAF__IQ4_LEVELS, fp4_levels[16] = SHEAF__FP4_LEVELS;
 static const int8_t from_0[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
 /* 32 weights, each d times the level that its nibble names. */
@@ -176,16 +179,14 @@ INLINE void nibbles_by_levels(int terms, const int8_t *levels, float d, const ui
     look_up(terms, levels_of(terms, v_mul(to_floats(levels), v_set1(d))), low_then_high(qs), row);
 }
 INLINE void nibbles_q4_0(int terms, const char *w, char *row) {
-    static const int8_t levels[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
     const struct sheaf__block_q4_0 *b = (const void *)w;
-    nibbles_by_levels(terms, levels, _cvtsh_ss(b->d), b->qs, row);
+    nibbles_by_levels(terms, q4_levels, _cvtsh_ss(b->d), b->qs, row);
 }
 INLINE void nibbles_q4_1(int terms, const char *w, char *row) {
     const struct sheaf__block_q4_1 *b = (const void *)w;
     const v_f d = v_set1(_cvtsh_ss(b->d)), m = v_set1(_cvtsh_ss(b->m));
     look_up(terms, levels_of(terms, v_fma(to_floats(from_0), d, m)), low_then_high(b->qs), row);
 }
-static const int8_t iq4_levels[16] = SHEAF__IQ4_LEVELS, fp4_levels[16] = SHEAF__FP4_LEVELS;
 INLINE void nibbles_iq4_nl(int terms, const char *w, char *row) {
     const struct sheaf__block_iq4_nl *b = (const void *)w;
     nibbles_by_levels(terms, iq4_levels, _cvtsh_ss(b->d), b->qs, row);

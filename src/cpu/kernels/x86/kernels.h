@@ -127,9 +127,6 @@ INLINE size_t act_size_256(enum sheaf__act act) {
                                    : sizeof(struct sheaf__act_digits);
 }
 
-INLINE __m256i load256(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
-INLINE __m128i load128(const void *p) { return _mm_loadu_si128((const __m128i *)p); }
-
 /* The 8 scales, then the 8 mins, of Q4_K and Q5_K as bytes, of x: the first 16 bytes of a block,
  * which are the halves d and dmin and bytes a[4], b[4], c[4]. */
 INLINE __m128i k_scale_bytes(__m128i x) {

@@ -106,6 +106,126 @@ INLINE void panel_scaled(int terms, bool by_16, bool mins, int64_t k, const stru
 TILE_SCALED(tile_scaled, 2)
 TILE_SCALED(tile_scaled_once, 1)
 
+/* ---- one panel or two: weights as they lie in memory ---- */
+
+/* Blocks of 16 rows become BF16 while the core reads ahead in each row, which it does with no requests of the program
+ * if these rows are ROWS_APART (panels_in_place_amx.h): for types whose blocks of 32 lie one after the other. A block is
+ * multiplied a step after it is unpacked, its sums are stored another step later, and joined in a fourth, for the
+ * reason above. To unpack, to multiply and to join 16 rows one after the other is faster than by turns (39 and 46 ns a
+ * block of Q8_0, 49 from memory, in a loop that is not in the tree). */
+
+/* How a type's blocks lie; levels: of nibbles. */
+struct block_layout {
+    enum sheaf_type type;
+    size_t bytes, quants;
+    __m512i levels;
+};
+INLINE struct block_layout layout_of(enum sheaf_type type) {
+    switch ((int)type) {
+    case SHEAF_TYPE_Q8_0:
+        return (struct block_layout){.type = type,
+                                     .bytes = sizeof(struct sheaf__block_q8_0),
+                                     .quants = offsetof(struct sheaf__block_q8_0, qs)};
+    case SHEAF_TYPE_Q4_0:
+        return (struct block_layout){type, sizeof(struct sheaf__block_q4_0),
+                                     offsetof(struct sheaf__block_q4_0, qs),
+                                     bf16_levels(q4_levels)};
+    case SHEAF_TYPE_IQ4_NL:
+        return (struct block_layout){type, sizeof(struct sheaf__block_iq4_nl),
+                                     offsetof(struct sheaf__block_iq4_nl, qs),
+                                     bf16_levels(iq4_levels)};
+    default:
+        return (struct block_layout){type, sizeof(struct sheaf__block_mxfp4),
+                                     offsetof(struct sheaf__block_mxfp4, qs),
+                                     bf16_levels(fp4_levels)};
+    }
+}
+
+/* Scales of 16 rows from the first bytes of their blocks. */
+INLINE v_f scales_of_rows(enum sheaf_type type, const char *w, const __m512i *at) {
+    const __m256i low = _mm512_i64gather_epi32(at[0], w, 1);
+    const __m256i high = _mm512_i64gather_epi32(at[1], w, 1);
+    const __m512i x = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+    if (type != SHEAF_TYPE_MXFP4) return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(x));
+    /* as sheaf__mxfp4_scale */
+    const __m512i e = _mm512_and_si512(x, _mm512_set1_epi32(255)), one = _mm512_set1_epi32(1);
+    return _mm512_castsi512_ps(
+        _mm512_mask_sllv_epi32(_mm512_slli_epi32(_mm512_sub_epi32(e, one), 23),
+                               _mm512_cmple_epi32_mask(e, one), _mm512_set1_epi32(0x00200000), e));
+}
+
+/* Block b by one term or both. */
+#define MULTIPLY_BLOCK(SUM, ROWS)                                                                  \
+    do {                                                                                           \
+        _tile_loadd(ROWS, q[SUM], sizeof q[0][0]);                                                 \
+        _tile_loadd(3, panel[b].x[0], sizeof panel->x[0][0]);                                      \
+        _tile_zero(SUM);                                                                           \
+        _tile_dpbf16ps(SUM, ROWS, 3);                                                              \
+        if (terms == 1) break;                                                                     \
+        _tile_loadd(4, panel[b].x[1], sizeof panel->x[0][0]);                                      \
+        _tile_dpbf16ps(SUM, ROWS, 4);                                                              \
+    } while (0)
+
+/* 16 rows that lie `stride` bytes apart; theirs of c ROWS_APART. */
+INLINE void rows_in_place(int terms, struct block_layout of, int64_t k, const char *w,
+                          size_t stride, const struct panel_scaled *panel, float *c) {
+    _Alignas(64) uint16_t q[2][AMX_TILE][32];
+    _Alignas(64) float sums[2][AMX_TILE][AMX_TILE], d[4][AMX_TILE];
+    const int64_t blocks = k / 32;
+    const __m512i first = _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7);
+    const __m512i step = _mm512_set1_epi64((int64_t)stride);
+    const __m512i at[2] = {_mm512_mullo_epi64(first, step),
+                           _mm512_mullo_epi64(_mm512_add_epi64(first, _mm512_set1_epi64(8)), step)};
+    v_f sum[AMX_TILE];
+    UNROLL_16 for (int r = 0; r < AMX_TILE; r++) sum[r] = v_set1(0.0f);
+    for (int64_t s = 0; s < blocks + 3; s++, w += of.bytes) {
+        const int64_t b = s - 1;
+        const bool odd = s % 2;
+        if (s < blocks) {
+            v_store(d[s % 4], scales_of_rows(of.type, w, at));
+            UNROLL_16 for (int r = 0; r < AMX_TILE; r++) {
+                const char *quants = w + (size_t)r * stride + of.quants;
+                _mm512_store_si512(q[odd][r], of.type == SHEAF_TYPE_Q8_0
+                                                  ? bf16_of_bytes(quants)
+                                                  : _mm512_permutexvar_epi16(
+                                                        low_and_high_words(quants), of.levels));
+            }
+        }
+        if (b >= 0 && b < blocks) {
+            if (odd)
+                MULTIPLY_BLOCK(0, 2);
+            else
+                MULTIPLY_BLOCK(1, 2);
+        }
+        if (s > 2) {
+            UNROLL_16 for (int r = 0; r < AMX_TILE; r++) sum[r] =
+                v_fma(v_load(sums[!odd][r]), v_set1(d[(s - 3) % 4][r]), sum[r]);
+        }
+        if (odd)
+            _tile_stored(1, sums[1], sizeof sums[0][0]);
+        else
+            _tile_stored(0, sums[0], sizeof sums[0][0]);
+    }
+    UNROLL_16 for (int r = 0; r < AMX_TILE; r++) v_store(c + r * ROWS_APART * AMX_TILE, sum[r]);
+}
+
+#define IN_PLACE(NAME, TERMS, TYPE)                                                                \
+    static void NAME(int64_t k, const void *w, size_t stride, const void *panel, int used,         \
+                     float *c, bool add) {                                                         \
+        const struct block_layout of = layout_of(TYPE);                                            \
+        (void)used, (void)add; /* k is all of it */                                                \
+        for (int i = 0; i < ROWS_APART; i++)                                                       \
+            rows_in_place(TERMS, of, k, (const char *)w + (size_t)i * stride, ROWS_APART * stride, \
+                          panel, c + i * AMX_TILE);                                                \
+    }
+#define IN_PLACE_BY_TERMS(TYPE)                                                                    \
+    IN_PLACE(in_place_##TYPE, 2, SHEAF_TYPE_##TYPE)                                                \
+    IN_PLACE(in_place_once_##TYPE, 1, SHEAF_TYPE_##TYPE)
+IN_PLACE_BY_TERMS(Q8_0)
+IN_PLACE_BY_TERMS(Q4_0)
+IN_PLACE_BY_TERMS(IQ4_NL)
+IN_PLACE_BY_TERMS(MXFP4)
+
 static void use_scaled_amx(struct sheaf__cpu_kernels *table) {
     struct sheaf__cpu_panels *scaled = &table->panels[SHEAF__PANELS_BF16_SCALED];
     struct sheaf__cpu_panels *once = &table->panels[SHEAF__PANELS_BF16_SCALED_ONCE];
@@ -113,18 +233,28 @@ static void use_scaled_amx(struct sheaf__cpu_kernels *table) {
         .rows = AMX_TILE,
         .cols = AMX_TILE,
         .panel_bytes = SHEAF__QK_K / BF16_UNIT * sizeof(struct panel_scaled),
+        .rows_in_place = ROWS_IN_PLACE,
         .pack = pack_scaled,
         .tile = tile_scaled,
+        .tile_in_place = {[SHEAF_TYPE_Q8_0] = in_place_Q8_0,
+                          [SHEAF_TYPE_Q4_0] = in_place_Q4_0,
+                          [SHEAF_TYPE_IQ4_NL] = in_place_IQ4_NL,
+                          [SHEAF_TYPE_MXFP4] = in_place_MXFP4},
         .begin = begin_scaled,
         .end = end_tiles,
     };
     sheaf__cpu_kernels_scaled_rows(scaled);
     for (int type = 0; type < SHEAF_TYPE_COUNT; type++) {
-        if (scaled->unpack[type]) scaled->from[type] = SHEAF__TILE_COLS + 1;
+        if (scaled->unpack[type])
+            scaled->from[type] = scaled->tile_in_place[type] ? 5 : SHEAF__TILE_COLS + 1;
     }
     scaled->from[SHEAF_TYPE_Q8_0] = 5; /* whose rows take three digits */
     /* Its columns have a second term that is not read: packing is 1 % of 16 columns. */
     *once = *scaled;
     once->from[SHEAF_TYPE_Q8_0] = SHEAF__TILE_COLS + 1;
     once->tile = tile_scaled_once;
+    once->tile_in_place[SHEAF_TYPE_Q8_0] = in_place_once_Q8_0;
+    once->tile_in_place[SHEAF_TYPE_Q4_0] = in_place_once_Q4_0;
+    once->tile_in_place[SHEAF_TYPE_IQ4_NL] = in_place_once_IQ4_NL;
+    once->tile_in_place[SHEAF_TYPE_MXFP4] = in_place_once_MXFP4;
 }

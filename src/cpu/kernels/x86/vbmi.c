@@ -8,6 +8,8 @@
 #include "cpu/kernels/x86/avx512.h"
 
 #include "cpu/kernels/x86/kernels.h"
+
+#include "cpu/kernels/x86/bf16_integers.h"
 #include "cpu/kernels/x86/scaled_rows.h"
 
 void sheaf__cpu_kernels_use_vbmi(struct sheaf__cpu_kernels *table) {
