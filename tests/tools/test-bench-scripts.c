@@ -125,6 +125,9 @@ Test(bench_scripts, name_what_is_wrong) {
          "there is no program '/nowhere'"},
         {"bench-peers -m " MODEL " " BIN "-t 1 -p 8 -n 4 --llama-bench false",
          "exit status 1: false"},
+        {"bench-peers " BIN "-t 1 --sequences 2 --update x", "cannot --update"},
+        {"bench-peers -m " MODEL " " BIN "-t 1 -n 2 -r 1 --sequences 2 --llama-bench true",
+         "no row for 2 sequences"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         cr_expect_neq(script(cases[i][0]), 0, "%s: %s", cases[i][0], out);
