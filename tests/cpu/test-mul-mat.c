@@ -1172,15 +1172,19 @@ Test(mul_mat, shapes_of_tiles_are_given_back) {
 }
 
 enum { LONGEST = 768 };
-/* m rows of a type, with codes that no quantizer makes, by n columns: of several passes, the last one not whole
- * where blocks allow it. */
-static struct sheaf_tensor *random_product(struct sheaf_context *ctx, enum sheaf_type type,
-                                           int64_t m, int64_t n) {
-    const int64_t blck = sheaf_blck_size(type), k = blck < 256 ? 512 + blck : LONGEST;
+/* m rows of k weights, with codes that no quantizer makes, by n columns. */
+static struct sheaf_tensor *product_of(struct sheaf_context *ctx, enum sheaf_type type, int64_t k,
+                                       int64_t m, int64_t n) {
     struct sheaf_tensor *a = sheaf_new_tensor_2d(ctx, type, k, m);
     struct sheaf_tensor *b = new_random(ctx, SHEAF_TYPE_F32, k, n, 1, 1);
     for (int64_t r = 0; r < m; r++) random_row(type, (char *)a->data + (size_t)r * a->nb[1], k);
     return sheaf_mul_mat(ctx, a, b);
+}
+/* The same of several passes, the last one not whole where blocks allow it. */
+static struct sheaf_tensor *random_product(struct sheaf_context *ctx, enum sheaf_type type,
+                                           int64_t m, int64_t n) {
+    const int64_t blck = sheaf_blck_size(type);
+    return product_of(ctx, type, blck < 256 ? 512 + blck : LONGEST, m, n);
 }
 
 /* Rounding is all that panels of 8 bits lose: products of rounded activations, whose bits are
@@ -1325,7 +1329,7 @@ static void check_bits_in_place(enum sheaf_type type, int64_t first, int64_t mos
     emulate_amx();
     const struct sheaf__cpu_kernels *amx = need_table("amx");
     struct sheaf_context *ctx = new_context();
-    struct sheaf_tensor *all = random_product(ctx, type, M, most), *a = all->src[0];
+    struct sheaf_tensor *all = product_of(ctx, type, 512 + 32, M, most), *a = all->src[0];
     by_panels(amx, all);
     const float *want = all->data;
     for (int64_t n = first; n <= most; n += 1 + n / 8) {
@@ -1361,6 +1365,15 @@ Test(mul_mat, bits_of_scaled_in_place) { check_bits_of_scaled(6, 40); }
 Test(mul_mat, bits_of_scaled_in_place_rounded) {
     setenv("SHEAF_CPU_ACTIVATIONS", "bf16", 1);
     check_bits_of_scaled(9, 16);
+}
+Test(mul_mat, bits_of_plain_in_place) {
+    check_bits_in_place(SHEAF_TYPE_BF16, 3, 40);
+    check_bits_in_place(SHEAF_TYPE_F16, 9, 40);
+}
+Test(mul_mat, bits_of_plain_in_place_rounded) {
+    setenv("SHEAF_CPU_ACTIVATIONS", "bf16", 1);
+    check_bits_in_place(SHEAF_TYPE_BF16, 4, 40);
+    check_bits_in_place(SHEAF_TYPE_F16, 5, 40);
 }
 
 /* Two BF16 hold what one cannot; infinities and NaN stay what they are in their own column. */

@@ -40,8 +40,8 @@ enum {
     BLOCK = 512,     /* columns: sums of a chunk are 192 KiB */
     CHUNKS_PER_THREAD = 4, /* at least, where there are as many tiles */
     MAX_PANEL_COLS = 32,
-    /* At most so many read weights where they lie, one after the other, if the kind can; more meet them unpacked */
-    IN_PLACE_PANELS = 2,
+    /* Columns that read weights where they lie at most, if the kind can: one panel or two, one after the other */
+    MOST_IN_PLACE = 32,
 };
 
 static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
@@ -167,7 +167,7 @@ static struct product product_of(const struct sheaf__cpu_kernels *kern,
     p.kind = kind_of(kern, dst, columns);
     p.rows = p.kind->rows;
     p.cols = p.kind->cols;
-    if (columns <= IN_PLACE_PANELS * p.cols) p.in_place = p.kind->tile_in_place[a->type];
+    if (columns <= MOST_IN_PLACE && p.k % 32 == 0) p.in_place = p.kind->tile_in_place[a->type];
     p.by_tiles = by_tiles(p.kind, a->type, columns);
     p.pass = p.kind->whole_rows ? p.k : p.by_tiles ? TILE_PASS : PASS;
     p.piece = min_i64(p.pass, PASS);

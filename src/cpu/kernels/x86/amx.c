@@ -1,5 +1,6 @@
 /* The AVX-512 table with products by AMX tiles: what it changes of that of avx512.c. Attention of many queries is
- * attention_amx.h, few columns of quantized weights panels_scaled_amx.h, of Q8_0 panels_in_place_amx.h.
+ * attention_amx.h, few columns of quantized weights panels_scaled_amx.h, of Q8_0 panels_in_place_amx.h, of F16 and BF16
+ * plain_in_place_amx.h.
  *
  * All weights but F32 are multiplied as BF16, the products that AMX adds to floats. In the exact mode
  * weights are the sum of two BF16, and so are activations (see bf16.h): of the four products of terms
@@ -87,13 +88,14 @@ INLINE void begin_sums(const float *c, bool both, bool add) {
     _tile_loadd(1, c + AMX_TILE, SUMS_LINE);
     _tile_loadd(3, below + AMX_TILE, SUMS_LINE);
 }
-INLINE void store_sums(float *c, bool both) {
-    float *below = c + AMX_TILE * BF16_COLS;
-    _tile_stored(0, c, SUMS_LINE);
-    _tile_stored(2, below, SUMS_LINE);
+/* Rows that are so many apart in c. */
+INLINE void store_sums(float *c, int apart, bool both) {
+    float *below = c + apart * AMX_TILE * BF16_COLS;
+    _tile_stored(0, c, apart * SUMS_LINE);
+    _tile_stored(2, below, apart * SUMS_LINE);
     if (!both) return;
-    _tile_stored(1, c + AMX_TILE, SUMS_LINE);
-    _tile_stored(3, below + AMX_TILE, SUMS_LINE);
+    _tile_stored(1, c + AMX_TILE, apart * SUMS_LINE);
+    _tile_stored(3, below + AMX_TILE, apart * SUMS_LINE);
 }
 
 /* of_w, of_x: terms of weights and of activations. Each is loaded once: weights' second by activations'
@@ -106,7 +108,7 @@ INLINE void panel_amx(int of_w, int of_x, int64_t k, const char *row, size_t str
         multiply(row, stride, of_w == 2 ? NULL : panel, both);
         if (of_x == 2) multiply(NULL, 0, panel + 1, both);
     }
-    store_sums(c, both);
+    store_sums(c, 1, both);
 }
 #define TILE_AMX(NAME, OF_W, OF_X)                                                                 \
     static void NAME(int64_t k, const void *row, size_t stride, const void *panel, int used,       \
@@ -237,6 +239,7 @@ UNPACK_BY_TERMS(q4_k, SHEAF__QK_K)
 #include "cpu/kernels/x86/attention_amx.h"
 #include "cpu/kernels/x86/panels_in_place_amx.h"
 #include "cpu/kernels/x86/panels_scaled_amx.h"
+#include "cpu/kernels/x86/plain_in_place_amx.h"
 
 void sheaf__cpu_kernels_extend(struct sheaf__cpu_kernels *table) {
     sheaf__cpu_kernels_use_vbmi(table);
@@ -253,8 +256,10 @@ void sheaf__cpu_kernels_extend(struct sheaf__cpu_kernels *table) {
     both->row_bytes = 2 * ROW_BF16;
     both->tile = tile_bf16_both;
     both->from_floats = two_terms;
-    /* By rows they would be two passes over the weights. */
-    both->from[SHEAF_TYPE_F16] = twice->from[SHEAF_TYPE_BF16] = SHEAF__TILE_COLS + 1;
+    /* By rows they would be two passes over the weights. BF16 by 4 columns, us a MiB: rows 90, tiles 77. */
+    both->from[SHEAF_TYPE_F16] = SHEAF__TILE_COLS + 1;
+    twice->from[SHEAF_TYPE_BF16] = 3;
+    one->from[SHEAF_TYPE_BF16] = 4;
 #define USE_NIBBLES(TYPE, NAME)                                                                    \
     both->unpack[SHEAF_TYPE_##TYPE] = two_##NAME;                                                  \
     one->unpack[SHEAF_TYPE_##TYPE] = one_##NAME
@@ -276,4 +281,5 @@ void sheaf__cpu_kernels_extend(struct sheaf__cpu_kernels *table) {
     for (size_t i = 0; i < sizeof replaced / sizeof *replaced; i++)
         table->panels[replaced[i]] = (struct sheaf__cpu_panels){0};
     use_in_place_amx(table);
+    use_plain_in_place_amx(table);
 }

@@ -82,12 +82,9 @@ static void unpack_f16(const void *w, void *row, int64_t n) {
     }
 }
 
-typedef void (*tile_fn)(int64_t k, const void *row, size_t stride, const void *panel, int used,
-                        float *c, bool add);
-
 /* Adds the panels of BF16 of one term and of two to a table: what their tiles are. */
-static void use_panels_bf16(struct sheaf__cpu_kernels *table, int rows, tile_fn one, tile_fn two,
-                            void (*begin)(struct sheaf__cpu_kept *),
+static void use_panels_bf16(struct sheaf__cpu_kernels *table, int rows, sheaf__tile_fn one,
+                            sheaf__tile_fn two, void (*begin)(struct sheaf__cpu_kept *),
                             void (*end)(const struct sheaf__cpu_kept *)) {
     struct sheaf__cpu_panels p = {
         .rows = rows,
