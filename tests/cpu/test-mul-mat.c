@@ -1329,7 +1329,9 @@ static void check_bits_in_place(enum sheaf_type type, int64_t first, int64_t mos
     emulate_amx();
     const struct sheaf__cpu_kernels *amx = need_table("amx");
     struct sheaf_context *ctx = new_context();
-    struct sheaf_tensor *all = product_of(ctx, type, 512 + 32, M, most), *a = all->src[0];
+    struct sheaf_tensor *all = product_of(ctx, type, type == SHEAF_TYPE_Q4_K ? 768 : 512 + 32, M,
+                                          most),
+                        *a = all->src[0];
     by_panels(amx, all);
     const float *want = all->data;
     for (int64_t n = first; n <= most; n += 1 + n / 8) {
@@ -1358,7 +1360,7 @@ Test(mul_mat, bits_in_place_rounded) {
 /* Three panels are unpacked. */
 static void check_bits_of_scaled(int64_t first, int64_t most) {
     static const enum sheaf_type of[] = {SHEAF_TYPE_Q8_0, SHEAF_TYPE_Q4_0, SHEAF_TYPE_IQ4_NL,
-                                         SHEAF_TYPE_MXFP4};
+                                         SHEAF_TYPE_MXFP4, SHEAF_TYPE_Q4_K};
     for (size_t i = 0; i < sizeof of / sizeof *of; i++) check_bits_in_place(of[i], first, most);
 }
 Test(mul_mat, bits_of_scaled_in_place) { check_bits_of_scaled(6, 40); }

@@ -24,6 +24,7 @@
 #include "cpu/kernels/x86/bf16_integers.h"
 #include "cpu/kernels/x86/bf16_rows.h"
 #include "cpu/kernels/x86/integers.h"
+#include "cpu/kernels/x86/k_scales.h"
 #include "cpu/kernels/x86/units.h"
 #include "quant/quants.h"
 
@@ -89,13 +90,14 @@ INLINE void begin_sums(const float *c, bool both, bool add) {
     _tile_loadd(3, below + AMX_TILE, SUMS_LINE);
 }
 /* Rows that are so many apart in c. */
-INLINE void store_sums(float *c, int apart, bool both) {
+INLINE void store_sums(float *c, size_t apart, bool both) {
+    const size_t line = apart * SUMS_LINE;
     float *below = c + apart * AMX_TILE * BF16_COLS;
-    _tile_stored(0, c, apart * SUMS_LINE);
-    _tile_stored(2, below, apart * SUMS_LINE);
+    _tile_stored(0, c, line);
+    _tile_stored(2, below, line);
     if (!both) return;
-    _tile_stored(1, c + AMX_TILE, apart * SUMS_LINE);
-    _tile_stored(3, below + AMX_TILE, apart * SUMS_LINE);
+    _tile_stored(1, c + AMX_TILE, line);
+    _tile_stored(3, below + AMX_TILE, line);
 }
 
 /* of_w, of_x: terms of weights and of activations. Each is loaded once: weights' second by activations'

@@ -382,6 +382,8 @@ ROWS_DOT(rows_dot_bf16, SHEAF_TYPE_BF16)
 #include "cpu/kernels/x86/panels.h"
 #include "cpu/kernels/x86/points.h"
 #if defined(KERNELS_VNNI_512)
+#include "cpu/kernels/x86/k_scales.h"
+
 #include "cpu/kernels/x86/int24.h"
 #include "cpu/kernels/x86/panels16.h"
 #include "cpu/kernels/x86/panels24.h"

@@ -201,14 +201,10 @@ INLINE void blocks_k(enum sheaf_type type, const void *src, struct panel_row *to
     const bool five = type == SHEAF_TYPE_Q5_K;
     const size_t block = five ? sizeof(struct sheaf__block_q5_k) : sizeof(struct sheaf__block_q4_k);
     const __m512i shift = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(4), 1);
-    const __m512 minus = _mm512_castsi512_ps(
-        _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi32(INT32_MIN), 1));
-    const __m512i scales_first =
-        _mm512_setr_epi32(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
     const char *w = src;
     for (int64_t i = 0; i < n; i += SHEAF__QK_K, w += block, to += 2) {
         const struct sheaf__block_q5_k *b5 = (const void *)w;
-        const __m512 s = _mm512_xor_ps(_mm512_permutexvar_ps(scales_first, k_scales(w)), minus);
+        const __m512 s = scales_then_minus_mins(w);
         const char *qs = w + block - SHEAF__QK_K / 2;
         UNROLL for (int p = 0; p < 4; p++) {
             __m512i q = and15_512(_mm512_srlv_epi16(twice256(qs + 32 * p), shift));

@@ -109,49 +109,93 @@ TILE_SCALED(tile_scaled_once, 1)
 /* ---- one panel or two: weights as they lie in memory ---- */
 
 /* Blocks of 16 rows become BF16 while the core reads ahead in each row, which it does with no requests of the program
- * if these rows are ROWS_APART (panels_in_place_amx.h): for types whose blocks of 32 lie one after the other. A block is
- * multiplied a step after it is unpacked, its sums are stored another step later, and joined in a fourth, for the
- * reason above. To unpack, to multiply and to join 16 rows one after the other is faster than by turns (39 and 46 ns a
- * block of Q8_0, 49 from memory, in a loop that is not in the tree). */
+ * if these rows are ROWS_APART (panels_in_place_amx.h). A block is multiplied a step after it is unpacked, its sums are
+ * stored another step later, and joined in a fourth, for the reason above. To unpack, to multiply and to join 16 rows
+ * one after the other is faster than by turns (39 and 46 ns a block of Q8_0, 49 from memory, in a loop that is not in
+ * the tree). */
 
-/* How a type's blocks lie; levels: of nibbles. */
+/* How the blocks of 32 of a type lie, one after the other or 8 with common scales; levels: of nibbles. */
 struct block_layout {
     enum sheaf_type type;
+    bool by_256;
     size_t bytes, quants;
     __m512i levels;
 };
 INLINE struct block_layout layout_of(enum sheaf_type type) {
+#define LAYOUT(BLOCK, BY_256, LEVELS)                                                              \
+    (struct block_layout) { type, BY_256, sizeof(BLOCK), offsetof(BLOCK, qs), LEVELS }
     switch ((int)type) {
     case SHEAF_TYPE_Q8_0:
-        return (struct block_layout){.type = type,
-                                     .bytes = sizeof(struct sheaf__block_q8_0),
-                                     .quants = offsetof(struct sheaf__block_q8_0, qs)};
+        return LAYOUT(struct sheaf__block_q8_0, false, _mm512_setzero_si512());
     case SHEAF_TYPE_Q4_0:
-        return (struct block_layout){type, sizeof(struct sheaf__block_q4_0),
-                                     offsetof(struct sheaf__block_q4_0, qs),
-                                     bf16_levels(q4_levels)};
+        return LAYOUT(struct sheaf__block_q4_0, false, bf16_levels(q4_levels));
     case SHEAF_TYPE_IQ4_NL:
-        return (struct block_layout){type, sizeof(struct sheaf__block_iq4_nl),
-                                     offsetof(struct sheaf__block_iq4_nl, qs),
-                                     bf16_levels(iq4_levels)};
+        return LAYOUT(struct sheaf__block_iq4_nl, false, bf16_levels(iq4_levels));
+    case SHEAF_TYPE_MXFP4:
+        return LAYOUT(struct sheaf__block_mxfp4, false, bf16_levels(fp4_levels));
     default:
-        return (struct block_layout){type, sizeof(struct sheaf__block_mxfp4),
-                                     offsetof(struct sheaf__block_mxfp4, qs),
-                                     bf16_levels(fp4_levels)};
+        return LAYOUT(struct sheaf__block_q4_k, true, bf16_levels(from_0));
     }
 }
 
+/* Where 16 rows begin, from the first on. */
+struct row_offsets {
+    __m512i low, high;
+};
+INLINE struct row_offsets offsets_of_rows(size_t stride) {
+    const __m512i low = _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7);
+    const __m512i high = _mm512_add_epi64(low, _mm512_set1_epi64(8));
+    const __m512i step = _mm512_set1_epi64((int64_t)stride);
+    return (struct row_offsets){_mm512_mullo_epi64(low, step), _mm512_mullo_epi64(high, step)};
+}
 /* Scales of 16 rows from the first bytes of their blocks. */
-INLINE v_f scales_of_rows(enum sheaf_type type, const char *w, const __m512i *at) {
-    const __m256i low = _mm512_i64gather_epi32(at[0], w, 1);
-    const __m256i high = _mm512_i64gather_epi32(at[1], w, 1);
+INLINE v_f scales_of_rows(enum sheaf_type type, const char *w, struct row_offsets at) {
+    const __m256i low = _mm512_i64gather_epi32(at.low, w, 1);
+    const __m256i high = _mm512_i64gather_epi32(at.high, w, 1);
     const __m512i x = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
     if (type != SHEAF_TYPE_MXFP4) return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(x));
     /* as sheaf__mxfp4_scale */
     const __m512i e = _mm512_and_si512(x, _mm512_set1_epi32(255)), one = _mm512_set1_epi32(1);
-    return _mm512_castsi512_ps(
-        _mm512_mask_sllv_epi32(_mm512_slli_epi32(_mm512_sub_epi32(e, one), 23),
-                               _mm512_cmple_epi32_mask(e, one), _mm512_set1_epi32(0x00200000), e));
+    const __m512i normal = _mm512_slli_epi32(_mm512_sub_epi32(e, one), 23);
+    return _mm512_castsi512_ps(_mm512_mask_sllv_epi32(normal, _mm512_cmple_epi32_mask(e, one),
+                                                      _mm512_set1_epi32(0x00200000), e));
+}
+
+/* Of 8 blocks of 16 rows: scale j of row r is by_256 number 16 r + j, and its min 8 behind it, else 16 j + r. */
+typedef float scales_of_8[AMX_TILE * 16];
+
+/* Block j of 8 of 16 rows at w, where its row of 256 begins, or, if they lie one after the other, the block itself. */
+INLINE void unpack_rows(struct block_layout of, const char *w, size_t stride, struct row_offsets at,
+                        int j, uint16_t (*q)[32], float *scales) {
+    const __m512i nibble = _mm512_set1_epi16((int16_t)(j % 2 * 4));
+    if (!of.by_256) v_store(scales + j * AMX_TILE, scales_of_rows(of.type, w, at));
+    if (of.by_256 && j == 0) {
+        UNROLL_16 for (int r = 0; r < AMX_TILE; r++)
+            v_store(scales + 16 * r, scales_then_minus_mins(w + (size_t)r * stride));
+    }
+    UNROLL_16 for (int r = 0; r < AMX_TILE; r++) {
+        const char *quants = w + (size_t)r * stride + of.quants;
+        __m512i x;
+        if (of.by_256)
+            x = _mm512_srlv_epi16(_mm512_cvtepu8_epi16(load256(quants + j / 2 * 32)), nibble);
+        else if (of.type != SHEAF_TYPE_Q8_0)
+            x = low_and_high_words(quants);
+        else
+            x = bf16_of_bytes(quants);
+        if (of.type != SHEAF_TYPE_Q8_0) x = _mm512_permutexvar_epi16(x, of.levels);
+        _mm512_store_si512(q[r], x);
+    }
+}
+
+/* sum[r] += what the sums of block j are worth. */
+INLINE void join_rows(bool by_256, const float *scales, int j, const struct panel_scaled *panel,
+                      float (*from)[AMX_TILE], v_f *sum) {
+    const float *its = scales + (by_256 ? j : j * AMX_TILE);
+    const v_f x = v_add(v_load(panel->sums[0]), v_load(panel->sums[1]));
+    UNROLL_16 for (int r = 0; r < AMX_TILE; r++, its += by_256 ? 16 : 1) {
+        sum[r] = v_fma(v_load(from[r]), v_set1(its[0]), sum[r]);
+        if (by_256) sum[r] = v_fma(v_set1(its[8]), x, sum[r]);
+    }
 }
 
 /* Block b by one term or both. */
@@ -170,37 +214,26 @@ INLINE v_f scales_of_rows(enum sheaf_type type, const char *w, const __m512i *at
 INLINE void rows_in_place(int terms, struct block_layout of, int64_t k, const char *w,
                           size_t stride, const struct panel_scaled *panel, float *c) {
     _Alignas(64) uint16_t q[2][AMX_TILE][32];
-    _Alignas(64) float sums[2][AMX_TILE][AMX_TILE], d[4][AMX_TILE];
+    _Alignas(64) float sums[2][AMX_TILE][AMX_TILE];
+    _Alignas(64) scales_of_8 scales[2];
+    const struct row_offsets at = offsets_of_rows(stride);
     const int64_t blocks = k / 32;
-    const __m512i first = _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7);
-    const __m512i step = _mm512_set1_epi64((int64_t)stride);
-    const __m512i at[2] = {_mm512_mullo_epi64(first, step),
-                           _mm512_mullo_epi64(_mm512_add_epi64(first, _mm512_set1_epi64(8)), step)};
     v_f sum[AMX_TILE];
     UNROLL_16 for (int r = 0; r < AMX_TILE; r++) sum[r] = v_set1(0.0f);
-    for (int64_t s = 0; s < blocks + 3; s++, w += of.bytes) {
-        const int64_t b = s - 1;
+    for (int64_t s = 0; s < blocks + 3; s++) {
+        const int64_t b = s - 1, joined = s - 3;
         const bool odd = s % 2;
-        if (s < blocks) {
-            v_store(d[s % 4], scales_of_rows(of.type, w, at));
-            UNROLL_16 for (int r = 0; r < AMX_TILE; r++) {
-                const char *quants = w + (size_t)r * stride + of.quants;
-                _mm512_store_si512(q[odd][r], of.type == SHEAF_TYPE_Q8_0
-                                                  ? bf16_of_bytes(quants)
-                                                  : _mm512_permutexvar_epi16(
-                                                        low_and_high_words(quants), of.levels));
-            }
-        }
+        if (s < blocks) unpack_rows(of, w, stride, at, (int)(s % 8), q[odd], scales[s / 8 % 2]);
+        if (!of.by_256 || s % 8 == 7) w += of.bytes;
         if (b >= 0 && b < blocks) {
             if (odd)
                 MULTIPLY_BLOCK(0, 2);
             else
                 MULTIPLY_BLOCK(1, 2);
         }
-        if (s > 2) {
-            UNROLL_16 for (int r = 0; r < AMX_TILE; r++) sum[r] =
-                v_fma(v_load(sums[!odd][r]), v_set1(d[(s - 3) % 4][r]), sum[r]);
-        }
+        if (joined >= 0)
+            join_rows(of.by_256, scales[joined / 8 % 2], (int)(joined % 8), panel + joined,
+                      sums[!odd], sum);
         if (odd)
             _tile_stored(1, sums[1], sizeof sums[0][0]);
         else
@@ -221,10 +254,8 @@ INLINE void rows_in_place(int terms, struct block_layout of, int64_t k, const ch
 #define IN_PLACE_BY_TERMS(TYPE)                                                                    \
     IN_PLACE(in_place_##TYPE, 2, SHEAF_TYPE_##TYPE)                                                \
     IN_PLACE(in_place_once_##TYPE, 1, SHEAF_TYPE_##TYPE)
-IN_PLACE_BY_TERMS(Q8_0)
-IN_PLACE_BY_TERMS(Q4_0)
-IN_PLACE_BY_TERMS(IQ4_NL)
-IN_PLACE_BY_TERMS(MXFP4)
+#define TYPES_IN_PLACE(X) X(Q8_0) X(Q4_0) X(IQ4_NL) X(MXFP4) X(Q4_K)
+TYPES_IN_PLACE(IN_PLACE_BY_TERMS)
 
 static void use_scaled_amx(struct sheaf__cpu_kernels *table) {
     struct sheaf__cpu_panels *scaled = &table->panels[SHEAF__PANELS_BF16_SCALED];
@@ -236,13 +267,12 @@ static void use_scaled_amx(struct sheaf__cpu_kernels *table) {
         .rows_in_place = ROWS_IN_PLACE,
         .pack = pack_scaled,
         .tile = tile_scaled,
-        .tile_in_place = {[SHEAF_TYPE_Q8_0] = in_place_Q8_0,
-                          [SHEAF_TYPE_Q4_0] = in_place_Q4_0,
-                          [SHEAF_TYPE_IQ4_NL] = in_place_IQ4_NL,
-                          [SHEAF_TYPE_MXFP4] = in_place_MXFP4},
         .begin = begin_scaled,
         .end = end_tiles,
     };
+#define USE_IN_PLACE(TYPE) scaled->tile_in_place[SHEAF_TYPE_##TYPE] = in_place_##TYPE;
+#define USE_ONCE(TYPE)     once->tile_in_place[SHEAF_TYPE_##TYPE] = in_place_once_##TYPE;
+    TYPES_IN_PLACE(USE_IN_PLACE)
     sheaf__cpu_kernels_scaled_rows(scaled);
     for (int type = 0; type < SHEAF_TYPE_COUNT; type++) {
         if (scaled->unpack[type])
@@ -253,8 +283,5 @@ static void use_scaled_amx(struct sheaf__cpu_kernels *table) {
     *once = *scaled;
     once->from[SHEAF_TYPE_Q8_0] = SHEAF__TILE_COLS + 1;
     once->tile = tile_scaled_once;
-    once->tile_in_place[SHEAF_TYPE_Q8_0] = in_place_once_Q8_0;
-    once->tile_in_place[SHEAF_TYPE_Q4_0] = in_place_once_Q4_0;
-    once->tile_in_place[SHEAF_TYPE_IQ4_NL] = in_place_once_IQ4_NL;
-    once->tile_in_place[SHEAF_TYPE_MXFP4] = in_place_once_MXFP4;
+    TYPES_IN_PLACE(USE_ONCE)
 }

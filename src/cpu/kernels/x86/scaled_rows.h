@@ -44,9 +44,7 @@ INLINE void scaled_k(enum sheaf_type type, const char *w, struct scaled_row *row
     const char *qs = w + size_256(type) - SHEAF__QK_K / 2;
     const __m512i numbers = bf16_from(0), low = _mm512_set1_epi16(15);
     const __m512i table = five ? numbers : _mm512_broadcast_i64x4(_mm512_castsi512_si256(numbers));
-    const __m512i d_then_m =
-        _mm512_setr_epi32(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
-    const __m512 s = _mm512_permutexvar_ps(d_then_m, k_scales(w));
+    const __m512 s = scales_then_minus_mins(w);
     __m512i fifth = _mm512_setzero_si512();
     if (five)
         fifth = _mm512_slli_epi16(
@@ -64,7 +62,7 @@ INLINE void scaled_k(enum sheaf_type type, const char *w, struct scaled_row *row
         }
     }
     _mm256_storeu_ps(row->d, _mm512_castps512_ps256(s));
-    _mm256_storeu_ps(row->m, _mm256_sub_ps(_mm256_setzero_ps(), _mm512_extractf32x8_ps(s, 1)));
+    _mm256_storeu_ps(row->m, _mm512_extractf32x8_ps(s, 1));
     store_kind(row, false, true);
 }
 

@@ -1,0 +1,29 @@
+/* A part of kernels.h and amx.c: scales and mins of Q4_K and Q5_K. */
+
+/* Of Q4_K and Q5_K at w the scales of blocks 2 g and 2 g + 1, then their mins, times d and dmin, in 128
+ * bits g: spreading them is a shuffle within 128 bits, of which a Zen 4 has more than of others. The bytes
+ * behind the two halves are a[4], b[4], c[4] (sheaf__k_scale_min). */
+INLINE __m512 k_scales(const char *w) {
+    const __m128i x = load128(w);
+    const __m128i lows = _mm_setr_epi8(4, 5, 8, 9, 6, 7, 10, 11, 12, 13, 12, 13, 14, 15, 14, 15);
+    const __m128i tops = _mm_setr_epi8(-1, -1, -1, -1, -1, -1, -1, -1, 4, 5, 8, 9, 6, 7, 10, 11);
+    const __m128i take = _mm_setr_epi32(0x3f3f3f3f, 0x3f3f3f3f, 0x0f0f0f0f, 0x0f0f0f0f);
+    const __m128i low =
+        _mm_srlv_epi16(_mm_shuffle_epi8(x, lows), _mm_setr_epi16(0, 0, 0, 0, 0, 4, 0, 4));
+    const __m128i top = _mm_srli_epi16(_mm_shuffle_epi8(x, tops), 2);
+    /* low & take | top & 0x30 */
+    const __m128i all =
+        _mm_ternarylogic_epi32(_mm_and_si128(low, take), top, _mm_set1_epi8(0x30), 0xf8);
+    const __m512i first_or_second = _mm512_broadcast_i32x4(_mm_setr_epi32(0, 0, 1, 1));
+    const __m512 d =
+        _mm512_permutexvar_ps(first_or_second, _mm512_castps128_ps512(_mm_cvtph_ps(x)));
+    return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(all)), d);
+}
+/* The 8 scales, then the 8 mins, these with their sign turned. */
+INLINE __m512 scales_then_minus_mins(const char *w) {
+    const __m512i d_then_m =
+        _mm512_setr_epi32(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+    const __m512 minus = _mm512_castsi512_ps(_mm512_inserti64x4(
+        _mm512_setzero_si512(), _mm256_set1_epi32(INT32_MIN), 1));
+    return _mm512_xor_ps(_mm512_permutexvar_ps(d_then_m, k_scales(w)), minus);
+}
