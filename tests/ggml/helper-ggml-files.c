@@ -37,42 +37,44 @@ static void *map_memory(int content, void *at) {
     return p;
 }
 
-static void check_weight(const void *data, int content, uint64_t uid) {
-    static float got[N * M];
-    struct gg_buffer *weights = alloc(BYTES), *work = alloc(BYTES);
-    typedef void (*usage_fn)(struct gg_buffer *, int);
-    size_t at = 0, at_work = 0;
-    int wrong = 0;
-    void *ctx = CALL(void *(*)(struct gg_init_params),
-                     "ggml_init")((struct gg_init_params){.mem_size = 1 << 20});
-    CALL(usage_fn, "ggml_backend_buffer_set_usage")(weights, GG_USAGE_WEIGHTS);
-    CALL(usage_fn, "ggml_backend_buffer_set_usage")(work, GG_USAGE_COMPUTE);
-    struct gg_tensor *w = tensor(ctx, N, M, "w"), *t;
-    put_at(weights, w, &at);
-    put_at(work, t = scale(ctx, w, 2), &at_work);
-    set(w, data, 0, BYTES);
-    expect(compute(graph_of(ctx, t, uid)) == GG_STATUS_SUCCESS, "status of a graph");
-    get(t, got, sizeof got);
-    for (int i = 0; i < N * M; i++) wrong += got[i] != 2 * value_of(content, i);
-    expect(!wrong, content < FILES ? "a weight of a file" : "a weight in memory");
-    weights->iface.free_buffer(weights);
-    work->iface.free_buffer(work);
-    CALL(void (*)(void *), "ggml_free")(ctx);
-}
+/* ---- the tensors of a check ---- */
 
+static void *new_ctx(void) {
+    return CALL(void *(*)(struct gg_init_params),
+                "ggml_init")((struct gg_init_params){.mem_size = 1 << 20});
+}
+static struct gg_buffer *buffer_for(int usage, size_t size) {
+    struct gg_buffer *b = alloc(size);
+    CALL(void (*)(struct gg_buffer *, int), "ggml_backend_buffer_set_usage")(b, usage);
+    return b;
+}
+static struct gg_buffer *work_of(size_t size) { return buffer_for(GG_USAGE_COMPUTE, size); }
+/* At the start of the buffer, where the tensor before was. */
 static struct gg_tensor *in(struct gg_buffer *b, struct gg_tensor *t) {
     size_t at = 0;
     put_at(b, t, &at);
     return t;
 }
-static void *new_ctx(void) {
-    return CALL(void *(*)(struct gg_init_params),
-                "ggml_init")((struct gg_init_params){.mem_size = 1 << 20});
+static void end(void *ctx, struct gg_buffer *weights, struct gg_buffer *work) {
+    weights->iface.free_buffer(weights);
+    work->iface.free_buffer(work);
+    CALL(void (*)(void *), "ggml_free")(ctx);
 }
-static struct gg_buffer *work_of(size_t size) {
-    struct gg_buffer *b = alloc(size);
-    CALL(void (*)(struct gg_buffer *, int), "ggml_backend_buffer_set_usage")(b, GG_USAGE_COMPUTE);
-    return b;
+
+/* ---- checks ---- */
+
+static void check_weight(const void *data, int content, uint64_t uid) {
+    static float got[N * M];
+    void *ctx = new_ctx();
+    struct gg_buffer *weights = buffer_for(GG_USAGE_WEIGHTS, BYTES), *work = work_of(BYTES);
+    struct gg_tensor *w = in(weights, tensor(ctx, N, M, "w")), *t = in(work, scale(ctx, w, 2));
+    int wrong = 0;
+    set(w, data, 0, BYTES);
+    expect(compute(graph_of(ctx, t, uid)) == GG_STATUS_SUCCESS, "status of a graph");
+    get(t, got, sizeof got);
+    for (int i = 0; i < N * M; i++) wrong += got[i] != 2 * value_of(content, i);
+    expect(!wrong, content < FILES ? "a weight of a file" : "a weight in memory");
+    end(ctx, weights, work);
 }
 
 /* A tensor that no one has set reads what is in its memory: the file's bytes, and zeros behind them. */
@@ -92,9 +94,7 @@ static void check_in_place_of(const void *data, int content) {
     for (int i = 0; i < 2 * N * M; i++)
         wrong += got[i] != (i < N * M ? 2 * value_of(content, i) : 0);
     expect(!wrong, "a larger tensor in the place of a file's");
-    weights->iface.free_buffer(weights);
-    work->iface.free_buffer(work);
-    CALL(void (*)(void *), "ggml_free")(ctx);
+    end(ctx, weights, work);
 }
 
 static void check_partly_filled(const void *data, int content) {
@@ -110,9 +110,7 @@ static void check_partly_filled(const void *data, int content) {
     for (int i = 0; i < N * M; i++)
         wrong += got[i] != (i / N == M / 2 ? 0 : 2 * value_of(content, i));
     expect(!wrong, "a file's weight that was partly filled");
-    weights->iface.free_buffer(weights);
-    work->iface.free_buffer(work);
-    CALL(void (*)(void *), "ggml_free")(ctx);
+    end(ctx, weights, work);
 }
 
 /* A load that fails leaves no memory behind on the ranks, also where a weight beside it is in use. */
@@ -150,9 +148,7 @@ static void check_failed_load(void) {
     close(fd);
     unlink(name);
     free(values);
-    weights->iface.free_buffer(weights);
-    work->iface.free_buffer(work);
-    CALL(void (*)(void *), "ggml_free")(ctx);
+    end(ctx, weights, work);
 }
 
 /* ---- a file that other ranks do not have ---- */
@@ -214,9 +210,7 @@ static void check_alone(void (*put)(const char *), uint64_t uid) {
     check_doubled(t, values, "a weight that was set in part");
     remove(name);
     free(values);
-    weights->iface.free_buffer(weights);
-    work->iface.free_buffer(work);
-    CALL(void (*)(void *), "ggml_free")(ctx);
+    end(ctx, weights, work);
 }
 
 static void check_files_of_rank_0(void) {

@@ -12,7 +12,9 @@
  * values, too. unnamed: a layer as whisper.cpp's, whose weights have numbers for names and whose caches are one row for
  * all layers.
  * Prints the results, and "done". */
-#include "ggml_host.h"
+#include <stddef.h>
+
+#include "ggml_nodes.h"
 
 enum {
     EMBD = 32,
@@ -26,140 +28,12 @@ enum {
     ROPED = 4,
     CELLS = 3,
     CELLS_KV = 8,
-    MOST = 512 * 1024,
-    F32 = 0,
-    I32 = 26,
-    I64 = 27
+    MOST = 512 * 1024
 };
 
-static void *ctx;
-static struct gg_buffer *weights, *work;
-static size_t at_weights, at_work;
 static int64_t n_tokens;
-static uint64_t seed = 1;
 
-/* ---- tensors ---- */
-
-static float random_value(void) {
-    seed = seed * 6364136223846793005u + 1442695040888963407u;
-    return (float)(seed >> 40) / (float)(1 << 24) - 0.5f;
-}
-
-static int op_number(const char *name) {
-    const char *(*name_of)(int) = CALL(const char *(*)(int), "ggml_op_name");
-    int i = 0;
-    while (strcmp(name_of(i), name)) i++;
-    return i;
-}
-
-static struct gg_tensor *make(int type, int64_t a, int64_t b, int64_t c) {
-    typedef struct gg_tensor *(*make_fn)(void *, int, int64_t, int64_t, int64_t, int64_t);
-    return CALL(make_fn, "ggml_new_tensor_4d")(ctx, type, a, b, c, 1);
-}
-
-/* A weight or a cache in the buffer of weights. */
-static struct gg_tensor *weight(const char *name, int64_t a, int64_t b, int64_t c, float shift) {
-    static float values[16384];
-    struct gg_tensor *t = make(F32, a, b, c);
-    strncpy(t->name, name, sizeof t->name - 1);
-    put_at(weights, t, &at_weights);
-    for (int64_t i = 0; i < a * b * c; i++) values[i] = random_value() + shift;
-    set(t, values, 0, (size_t)(a * b * c) * sizeof *values);
-    return t;
-}
-static struct gg_tensor *cache(const char *name, int64_t row, int64_t cells) {
-    struct gg_tensor *t = make(F32, row, cells, 1);
-    strncpy(t->name, name, sizeof t->name - 1);
-    put_at(weights, t, &at_weights);
-    fill_bytes(t, 0, 0, (size_t)(row * cells) * sizeof(float));
-    return t;
-}
-
-static struct gg_tensor *node(const char *op, int64_t a, int64_t b, int64_t c, struct gg_tensor *x,
-                              struct gg_tensor *y) {
-    struct gg_tensor *t = make(F32, a, b, c);
-    t->op = op_number(op);
-    t->src[0] = x;
-    t->src[1] = y;
-    put_at(work, t, &at_work);
-    return t;
-}
-static struct gg_tensor *shown(const char *op, struct gg_tensor *x, int64_t a, int64_t b, int64_t c,
-                               size_t step, size_t column, size_t offset) {
-    struct gg_tensor *t = make(F32, a, b, c);
-    t->op = op_number(op);
-    t->src[0] = x;
-    t->view_src = x->view_src ? x->view_src : x;
-    t->view_offs = x->view_offs + offset;
-    t->data = (char *)x->data + offset;
-    t->buffer = x->buffer;
-    t->nb[1] = step;
-    t->nb[2] = column;
-    t->nb[3] = column * (size_t)c;
-    return t;
-}
-/* [a, b, c] of each row of x, from element `first` on, b units `step` elements apart. */
-static struct gg_tensor *part(struct gg_tensor *x, int64_t a, int64_t b, int64_t first,
-                              int64_t step) {
-    return shown("VIEW", x, a, b, x->ne[1], (size_t)step * sizeof(float), x->nb[1],
-                 (size_t)first * sizeof(float));
-}
-static struct gg_tensor *rows_of(struct gg_tensor *x, int64_t a, int64_t first) {
-    return shown("VIEW", x, a, x->ne[1], 1, x->nb[1], x->nb[1] * (size_t)x->ne[1],
-                 (size_t)first * sizeof(float));
-}
-static struct gg_tensor *reshape(struct gg_tensor *x, int64_t a, int64_t b, int64_t c) {
-    const size_t one = sizeof(float);
-    return shown("RESHAPE", x, a, b, c, (size_t)a * one, (size_t)(a * b) * one, 0);
-}
-/* [b, a] or [a, c, b] of x [a, b, c]. */
-static struct gg_tensor *permute(struct gg_tensor *x, int i0, int i1, int i2) {
-    const int to[] = {i0, i1, i2};
-    struct gg_tensor *t = shown("PERMUTE", x, 1, 1, 1, 0, 0, 0);
-    for (int i = 0; i < 3; i++) {
-        t->ne[to[i]] = x->ne[i];
-        t->nb[to[i]] = x->nb[i];
-        t->op_params[i] = to[i];
-    }
-    t->op_params[3] = 3;
-    t->nb[3] = x->nb[3];
-    return t;
-}
-static struct gg_tensor *product(struct gg_tensor *w, struct gg_tensor *x) {
-    return node("MUL_MAT", w->ne[1], x->ne[1], x->ne[2], w, x);
-}
-static struct gg_tensor *mul(struct gg_tensor *x, struct gg_tensor *y) {
-    return node("MUL", x->ne[0], x->ne[1], x->ne[2], x, y);
-}
-static struct gg_tensor *plus(struct gg_tensor *x, struct gg_tensor *y) {
-    return node("ADD", x->ne[0], x->ne[1], x->ne[2], x, y);
-}
-static struct gg_tensor *cont(struct gg_tensor *x, int64_t a, int64_t b, int64_t c) {
-    return node("CONT", a, b, c, x, NULL);
-}
-
-/* ---- graphs ---- */
-
-static struct gg_cgraph *graph;
-
-static void expand(struct gg_tensor *t) {
-    typedef void (*expand_fn)(struct gg_cgraph *, struct gg_tensor *);
-    CALL(expand_fn, "ggml_build_forward_expand")(graph, t);
-}
-
-static struct gg_tensor *numbers(const int32_t *values, int64_t n) {
-    struct gg_tensor *t = make(I32, n, 1, 1);
-    put_at(work, t, &at_work);
-    if (n) set(t, values, 0, (size_t)n * sizeof *values);
-    return t;
-}
-
-static struct gg_tensor *longs(const int64_t *values, int64_t n) {
-    struct gg_tensor *t = make(I64, n, 1, 1);
-    put_at(work, t, &at_work);
-    set(t, values, 0, (size_t)n * sizeof *values);
-    return t;
-}
+/* ---- states and caches ---- */
 
 /* The state of the only sequence, which is in cell 1, and copies of no others, as llama.cpp makes them. */
 static struct gg_tensor *state_of(struct gg_tensor *c) {
@@ -183,7 +57,8 @@ static void store(struct gg_tensor *x, struct gg_tensor *c) {
     expand(copy);
 }
 
-/* A convolution of x [channels, tokens] and of the taps before; of part `index` of `parts` of the cache. */
+/* A convolution of x [channels, tokens] and of the taps before, which are part `index` of the row `state` of
+ * the cache c. */
 static struct gg_tensor *convolve(struct gg_tensor *x, struct gg_tensor *kernel,
                                   struct gg_tensor *state, struct gg_tensor *c, int index) {
     const int64_t n = x->ne[0], before = kernel->ne[0] - 1;
@@ -366,10 +241,7 @@ static struct gg_tensor *rwkv7(struct layer *l, struct gg_tensor *x) {
     struct gg_tensor *y = node("RWKV_WKV7", INNER, n_tokens + HEAD, 1, NULL, NULL);
     for (int i = 0; i < 6; i++) y->src[i] = reshape(product(w[i], x), HEAD, HEADS, n_tokens);
     y->src[6] = state_of(l->s);
-    y = product(l->in, product(l->out, end_scan(l, y)));
-    y = node("UNARY", y->ne[0], n_tokens, 1, y, NULL);
-    y->op_params[0] = 1; /* SILU */
-    return product(l->f, y);
+    return product(l->f, silu(product(l->in, product(l->out, end_scan(l, y)))));
 }
 
 static struct gg_tensor *short_layer(struct layer *l, struct gg_tensor *x) {
@@ -423,26 +295,26 @@ static struct gg_tensor *transposed(struct layer *l, struct gg_tensor *x) {
 static struct gg_tensor *attend(struct gg_tensor *q, struct gg_tensor *k, struct gg_tensor *v,
                                 struct gg_tensor *out) {
     const size_t one = sizeof(float);
-    struct gg_tensor *y = make(F32, HEAD, 9, n_tokens);
-    y->op = op_number("FLASH_ATTN_EXT");
-    y->src[0] = permute(reshape(q, HEAD, 9, n_tokens), 0, 2, 1);
-    y->src[1] = shown("VIEW", k, HEAD, CELLS_KV, 3, k->nb[1], HEAD * one, 0);
-    y->src[2] = shown("VIEW", v, HEAD, CELLS_KV, 3, v->nb[1], HEAD * one, 0);
-    memcpy(y->op_params, &(float){0.5f}, sizeof(float));
-    put_at(work, y, &at_work);
-    return product(out, reshape(y, 9 * HEAD, n_tokens, 1));
+    q = permute(reshape(q, HEAD, 9, n_tokens), 0, 2, 1);
+    k = shown("VIEW", k, HEAD, CELLS_KV, 3, k->nb[1], HEAD * one, 0);
+    v = shown("VIEW", v, HEAD, CELLS_KV, 3, v->nb[1], HEAD * one, 0);
+    return product(out, reshape(flash(q, k, v), 9 * HEAD, n_tokens, 1));
 }
-static struct gg_tensor *grouped(struct layer *l, struct gg_tensor *q, struct gg_tensor *k,
-                                 struct gg_tensor *v) {
+/* Puts k and v, [3 * HEAD, tokens], into the next cells of the caches l->s and l->r. */
+static void put_keys_and_values(struct layer *l, struct gg_tensor *k, struct gg_tensor *v) {
     int64_t cells[8];
     for (int64_t t = 0; t < n_tokens; t++) cells[t] = l->used + t;
     l->used += n_tokens;
     struct gg_tensor *ids = longs(cells, n_tokens);
     k = reshape(k, HEAD, 3, n_tokens);
     v = reshape(v, HEAD, 3, n_tokens);
-    k = written(l->s, reshape(k, 3 * HEAD, n_tokens, 1), 3 * HEAD, ids);
-    v = written(l->r, reshape(v, 3 * HEAD, n_tokens, 1), 3 * HEAD, ids);
-    return attend(q, k, v, l->out);
+    written(l->s, reshape(k, 3 * HEAD, n_tokens, 1), 3 * HEAD, ids);
+    written(l->r, reshape(v, 3 * HEAD, n_tokens, 1), 3 * HEAD, ids);
+}
+static struct gg_tensor *grouped(struct layer *l, struct gg_tensor *q, struct gg_tensor *k,
+                                 struct gg_tensor *v) {
+    put_keys_and_values(l, k, v);
+    return attend(q, l->s, l->r, l->out);
 }
 static struct gg_tensor *runs(struct layer *l, struct gg_tensor *x) {
     return grouped(l, product(l->q, x), product(l->k, x), product(l->v, x));
@@ -457,20 +329,9 @@ static struct gg_tensor *pick(struct gg_tensor *c) {
     return reshape(rows, HEAD, CELLS_KV, 3);
 }
 static struct gg_tensor *picked(struct layer *l, struct gg_tensor *x) {
-    int64_t cells[8];
-    for (int64_t t = 0; t < n_tokens; t++) cells[t] = l->used + t;
-    l->used += n_tokens;
-    struct gg_tensor *ids = longs(cells, n_tokens), *y = make(F32, HEAD, 9, n_tokens);
-    struct gg_tensor *k = reshape(product(l->k, x), HEAD, 3, n_tokens);
-    struct gg_tensor *v = reshape(product(l->v, x), HEAD, 3, n_tokens);
-    k = written(l->s, reshape(k, 3 * HEAD, n_tokens, 1), 3 * HEAD, ids);
-    v = written(l->r, reshape(v, 3 * HEAD, n_tokens, 1), 3 * HEAD, ids);
-    y->op = op_number("FLASH_ATTN_EXT");
-    y->src[0] = permute(reshape(product(l->q, x), HEAD, 9, n_tokens), 0, 2, 1);
-    y->src[1] = pick(k);
-    y->src[2] = pick(v);
-    memcpy(y->op_params, &(float){0.5f}, sizeof(float));
-    put_at(work, y, &at_work);
+    put_keys_and_values(l, product(l->k, x), product(l->v, x));
+    struct gg_tensor *y = permute(reshape(product(l->q, x), HEAD, 9, n_tokens), 0, 2, 1);
+    y = flash(y, pick(l->s), pick(l->r));
     y = product(l->out, reshape(y, 9 * HEAD, n_tokens, 1));
     expand(product(l->in, x));
     return plus(y, product(l->x, x));
@@ -487,25 +348,18 @@ static struct gg_tensor *norms(struct layer *l, struct gg_tensor *x) {
 }
 
 static struct gg_tensor *decoder(struct layer *l, struct gg_tensor *x) {
-    struct gg_tensor *given = runs(l, x), *y = make(F32, HEAD, 9, n_tokens);
-    y->op = op_number("FLASH_ATTN_EXT");
-    y->src[0] = permute(reshape(product(l->x, given), HEAD, 9, n_tokens), 0, 2, 1);
-    y->src[1] = permute(reshape(product(l->k_b, x), HEAD, 3, n_tokens), 0, 2, 1);
-    y->src[2] = permute(reshape(product(l->v_b, x), HEAD, 3, n_tokens), 0, 2, 1);
-    memcpy(y->op_params, &(float){0.5f}, sizeof(float));
-    put_at(work, y, &at_work);
+    struct gg_tensor *q = reshape(product(l->x, runs(l, x)), HEAD, 9, n_tokens);
+    struct gg_tensor *k = reshape(product(l->k_b, x), HEAD, 3, n_tokens);
+    struct gg_tensor *v = reshape(product(l->v_b, x), HEAD, 3, n_tokens);
+    struct gg_tensor *y = flash(permute(q, 0, 2, 1), permute(k, 0, 2, 1), permute(v, 0, 2, 1));
     y = product(l->in, product(l->alpha, reshape(y, 9 * HEAD, n_tokens, 1)));
-    y = node("UNARY", y->ne[0], n_tokens, 1, y, NULL);
-    y->op_params[0] = 1; /* SILU */
-    return product(l->f, y);
+    return product(l->f, silu(y));
 }
 
 /* Linear attention: what a state [HEAD, HEAD] of each head gives, and what the tokens give. */
 static struct gg_tensor *linear(struct layer *l, struct gg_tensor *x) {
-    struct gg_tensor *y = node("UNARY", 3 * INNER, n_tokens, 1, product(l->qkv, x), NULL),
-                     *part_of[3];
-    y->op_params[0] = 1; /* SILU */
-    y = reshape(y, 3 * HEAD, HEADS, n_tokens);
+    struct gg_tensor *part_of[3];
+    struct gg_tensor *y = reshape(silu(product(l->qkv, x)), 3 * HEAD, HEADS, n_tokens);
     for (int i = 0; i < 3; i++)
         part_of[i] = shown("VIEW", y, HEAD, HEADS, n_tokens, y->nb[1], y->nb[2],
                            (size_t)(i * HEAD) * sizeof(float));
@@ -525,6 +379,7 @@ static struct gg_tensor *shared(struct layer *l, struct gg_tensor *x) {
     return attend(product(l->x, y), l->s, l->r, l->f);
 }
 
+/* The second of two layers whose cells lie behind each other in a cache, which is one row. */
 enum { WIDE = 512, WIDE_HEADS = WIDE / HEAD, LAYER_1 = CELLS_KV * WIDE * sizeof(float) };
 
 static struct gg_tensor *copied(struct layer *l, struct gg_tensor *c, struct gg_tensor *x) {
@@ -539,168 +394,232 @@ static struct gg_tensor *copied(struct layer *l, struct gg_tensor *c, struct gg_
 }
 static struct gg_tensor *unnamed(struct layer *l, struct gg_tensor *x) {
     struct gg_tensor *q = reshape(plus(product(l->q, x), l->conv[0]), HEAD, WIDE_HEADS, n_tokens);
-    struct gg_tensor *y = make(F32, HEAD, WIDE_HEADS, n_tokens);
-    y->op = op_number("FLASH_ATTN_EXT");
-    y->src[0] = permute(q, 0, 2, 1);
-    y->src[1] = copied(l, l->s, product(l->k, x));
-    y->src[2] = copied(l, l->r, plus(product(l->v, x), l->conv[1]));
-    memcpy(y->op_params, &(float){0.5f}, sizeof(float));
-    put_at(work, y, &at_work);
+    struct gg_tensor *k = copied(l, l->s, product(l->k, x));
+    struct gg_tensor *v = copied(l, l->r, plus(product(l->v, x), l->conv[1]));
+    struct gg_tensor *y = flash(permute(q, 0, 2, 1), k, v);
     l->used += n_tokens;
     x = plus(x, product(l->out, reshape(y, WIDE, n_tokens, 1)));
-    y = plus(product(l->in, x), l->conv[2]);
-    y = node("UNARY", WIDE, n_tokens, 1, y, NULL);
-    y->op_params[0] = 1; /* SILU */
-    return plus(x, product(l->f, y));
+    return plus(x, product(l->f, silu(plus(product(l->in, x), l->conv[2]))));
 }
+
+/* ---- weights and caches of each kind of layer ---- */
+
+struct leaf {
+    size_t field; /* of struct layer */
+    const char *name;
+    int64_t a, b, c; /* a cache: b cells, which are a row [a] of zeros each */
+    float shift;     /* of random values between -0.5 and 0.5 */
+    bool is_cache;
+};
+
+#define LEAF(field, name, a, b, c, shift)                                                          \
+    { offsetof(struct layer, field), name, a, b, c, shift, false }
+#define W(field, name, ...) LEAF(field, "blk.0." name, __VA_ARGS__)
+#define CACHE(field, name, row, cells)                                                             \
+    { offsetof(struct layer, field), name, row, cells, 1, 0, true }
+#define END                                                                                        \
+    { 0, NULL, 0, 0, 0, 0, false }
+
+/* Attention: rows of queries, rows of keys and of values each, and the product behind it. */
+#define ATTENTION(prefix, queries, keys, output)                                                   \
+    LEAF(q, prefix "attn_q.weight", EMBD, queries, 1, 0),                                          \
+        LEAF(k, prefix "attn_k.weight", EMBD, keys, 1, 0),                                         \
+        LEAF(v, prefix "attn_v.weight", EMBD, keys, 1, 0),                                         \
+        LEAF(out, prefix output, queries, EMBD, 1, 0)
+#define KV_CACHES(row) CACHE(r, "cache_v_l0", row, CELLS_KV), CACHE(s, "cache_k_l0", row, CELLS_KV)
+
+enum {
+    DT = 2,                           /* the rank of time steps */
+    QKV = 2 * GROUPS * HEAD + INNER,  /* queries, keys and values of a delta net */
+    XBC = INNER + 2 * GROUPS * STATE, /* x, B and C of Mamba 2 */
+    SCAN_STATE = STATE * INNER,       /* of a sequence */
+    HEAD_STATES = HEAD * INNER,       /* [HEAD, HEAD] of each head */
+    Q_ROWS = 9 * HEAD,
+    KV_ROWS = 3 * HEAD
+};
+
+static const struct leaf mamba_leaves[] = {
+    W(in, "ssm_in.weight", EMBD, 2 * INNER, 1, 0),
+    W(conv[0], "ssm_conv1d.weight", TAPS, INNER, 1, 0),
+    W(conv[1], "ssm_conv1d.bias", INNER, 1, 1, 0),
+    W(x, "ssm_x.weight", INNER, DT + 2 * STATE, 1, 0),
+    W(dt, "ssm_dt.weight", DT, INNER, 1, 0),
+    W(dt_bias, "ssm_dt.bias", INNER, 1, 1, 0),
+    W(a, "ssm_a", STATE, INNER, 1, -1),
+    W(d, "ssm_d", INNER, 1, 1, 0),
+    W(out, "ssm_out.weight", INNER, EMBD, 1, 0),
+    CACHE(r, "cache_r_l0", (TAPS - 1) * INNER, CELLS),
+    CACHE(s, "cache_s_l0", SCAN_STATE, CELLS),
+    END,
+};
+static const struct leaf mamba2_leaves[] = {
+    W(in, "ssm_in.weight", EMBD, INNER + XBC + HEADS, 1, 0),
+    W(conv[0], "ssm_conv1d.weight", TAPS, XBC, 1, 0),
+    W(conv[1], "ssm_conv1d.bias", XBC, 1, 1, 0),
+    W(dt_bias, "ssm_dt.bias", HEADS, 1, 1, 0),
+    W(a, "ssm_a", 1, HEADS, 1, -1),
+    W(d, "ssm_d", 1, HEADS, 1, 0),
+    W(out, "ssm_out.weight", INNER, EMBD, 1, 0),
+    CACHE(r, "cache_r_l0", (TAPS - 1) * XBC, CELLS),
+    CACHE(s, "cache_s_l0", SCAN_STATE, CELLS),
+    END,
+};
+static const struct leaf plamo2_leaves[] = {
+    W(in, "ssm_in.weight", EMBD, 2 * INNER, 1, 0),
+    W(conv[0], "ssm_conv1d.weight", TAPS, INNER, 1, 0),
+    W(x, "ssm_x.weight", INNER, DT + 2 * STATE, 1, 0),
+    W(dt, "ssm_dt.weight", DT, HEADS, 1, 0),
+    W(dt_bias, "ssm_dt.bias", HEADS, 1, 1, 0),
+    W(a, "ssm_a", 1, HEADS, 1, -1),
+    W(out, "ssm_out.weight", INNER, EMBD, 1, 0),
+    CACHE(r, "mamba_conv1d_state-0", (TAPS - 1) * INNER, CELLS),
+    CACHE(s, "mamba_ssm_states-0", SCAN_STATE, CELLS),
+    END,
+};
+static const struct leaf delta_leaves[] = {
+    W(qkv, "attn_qkv.weight", EMBD, QKV, 1, 0),
+    W(gate, "attn_gate.weight", EMBD, INNER, 1, 0),
+    W(conv[0], "ssm_conv1d.weight", TAPS, QKV, 1, 0),
+    W(alpha, "ssm_alpha.weight", EMBD, HEADS, 1, 0),
+    W(beta, "ssm_beta.weight", EMBD, HEADS, 1, 0),
+    W(dt_bias, "ssm_dt.bias", HEADS, 1, 1, -1),
+    W(out, "ssm_out.weight", INNER, EMBD, 1, 0),
+    CACHE(r, "cache_r_l0", (TAPS - 1) * QKV, CELLS),
+    CACHE(s, "cache_s_l0", HEAD_STATES, CELLS),
+    END,
+};
+static const struct leaf kda_leaves[] = {
+    ATTENTION("blk.0.", INNER, INNER, "attn_output.weight"),
+    W(conv[0], "ssm_conv1d_q.weight", TAPS, 1, INNER, 0),
+    W(conv[1], "ssm_conv1d_k.weight", TAPS, 1, INNER, 0),
+    W(conv[2], "ssm_conv1d_v.weight", TAPS, 1, INNER, 0),
+    W(f, "ssm_f_b.weight", EMBD, INNER, 1, 0),
+    W(gate, "ssm_g_a.weight", EMBD, INNER, 1, 0),
+    W(beta, "ssm_beta.weight", EMBD, HEADS, 1, 0),
+    CACHE(r, "conv_states_all-0", 3 * (TAPS - 1) * INNER, CELLS),
+    CACHE(s, "cache_s_l0", HEAD_STATES, CELLS),
+    END,
+};
+static const struct leaf rwkv6_leaves[] = {
+    W(q, "time_mix_receptance.weight", EMBD, INNER, 1, 0),
+    W(k, "time_mix_key.weight", EMBD, INNER, 1, 0),
+    W(v, "time_mix_value.weight", EMBD, INNER, 1, 0),
+    W(a, "time_mix_first.weight", HEAD, HEADS, 1, 0),
+    W(f, "time_mix_decay_w2.weight", EMBD, INNER, 1, 0),
+    W(out, "time_mix_output.weight", INNER, EMBD, 1, 0),
+    CACHE(s, "cache_s_l0", HEAD_STATES, CELLS),
+    END,
+};
+static const struct leaf rwkv7_leaves[] = {
+    W(q, "time_mix_receptance.weight", EMBD, INNER, 1, 0),
+    W(gate, "time_mix_w2.weight", EMBD, INNER, 1, 0),
+    W(k, "time_mix_key.weight", EMBD, INNER, 1, 0),
+    W(v, "time_mix_value.weight", EMBD, INNER, 1, 0),
+    W(a, "time_mix_a2.weight", EMBD, INNER, 1, 0),
+    W(beta, "time_mix_v2.weight", EMBD, INNER, 1, 0),
+    W(out, "time_mix_output.weight", INNER, EMBD, 1, 0),
+    W(in, "channel_mix_key.weight", EMBD, 2 * EMBD, 1, 0),
+    W(f, "channel_mix_value.weight", 2 * EMBD, EMBD, 1, 0),
+    CACHE(s, "cache_s_l0", HEAD_STATES, CELLS),
+    END,
+};
+static const struct leaf linear_leaves[] = {
+    W(qkv, "attn_qkv.weight", EMBD, 3 * INNER, 1, 0),
+    W(gate, "attn_gate.weight", EMBD, INNER, 1, 0),
+    W(a, "attn_norm_2.weight", INNER, 1, 1, 1),
+    W(out, "attn_output.weight", INNER, EMBD, 1, 0),
+    CACHE(s, "cache_s_l0", HEAD_STATES, CELLS),
+    END,
+};
+static const struct leaf short_leaves[] = {
+    W(in, "shortconv.in_proj.weight", EMBD, 3 * EMBD, 1, 0),
+    W(conv[0], "shortconv.conv.weight", TAPS, EMBD, 1, 0),
+    W(out, "shortconv.out_proj.weight", EMBD, EMBD, 1, 0),
+    CACHE(r, "cache_r_l0", (TAPS - 1) * EMBD, CELLS),
+    END,
+};
+static const struct leaf latent_leaves[] = {
+    W(q, "attn_q_b.weight", EMBD, (HEAD + ROPED) * HEADS, 1, 0),
+    W(k_b, "attn_k_b.weight", HEAD, LATENT, HEADS, 0),
+    W(v_b, "attn_v_b.weight", LATENT, HEAD, HEADS, 0),
+    W(out, "attn_output.weight", INNER, EMBD, 1, 0),
+    END,
+};
+static const struct leaf transposed_leaves[] = {
+    ATTENTION("blk.0.", INNER, INNER, "attn_output.weight"),
+    KV_CACHES(INNER),
+    END,
+};
+static const struct leaf runs_leaves[] = {
+    ATTENTION("blk.0.", Q_ROWS, KV_ROWS, "attn_output.weight"),
+    KV_CACHES(KV_ROWS),
+    END,
+};
+static const struct leaf norms_leaves[] = {
+    ATTENTION("blk.0.", Q_ROWS, KV_ROWS, "attn_output.weight"),
+    W(dt_bias, "attn_q.bias", Q_ROWS, 1, 1, 0),
+    W(a, "attn_q_norm.weight", Q_ROWS, 1, 1, 1),
+    W(d, "attn_k_norm.weight", KV_ROWS, 1, 1, 1),
+    KV_CACHES(KV_ROWS),
+    END,
+};
+static const struct leaf picked_leaves[] = {
+    ATTENTION("blk.0.", Q_ROWS, KV_ROWS, "attn_output.weight"),
+    W(in, "indexer.q_proj.weight", EMBD, 3 * EMBD, 1, 0),
+    W(x, "indexer.k_proj.weight", EMBD, EMBD, 1, 0),
+    KV_CACHES(KV_ROWS),
+    END,
+};
+static const struct leaf decoder_leaves[] = {
+    ATTENTION("dec.blk.0.", Q_ROWS, KV_ROWS, "attn_o.weight"),
+    LEAF(x, "dec.blk.0.cross_attn_q.weight", EMBD, Q_ROWS, 1, 0),
+    LEAF(k_b, "dec.blk.0.cross_attn_k.weight", EMBD, KV_ROWS, 1, 0),
+    LEAF(v_b, "dec.blk.0.cross_attn_v.weight", EMBD, KV_ROWS, 1, 0),
+    LEAF(alpha, "dec.blk.0.cross_attn_o.weight", Q_ROWS, EMBD, 1, 0),
+    LEAF(in, "dec.blk.0.ffn_up_1.weight", EMBD, 2 * EMBD, 1, 0),
+    LEAF(f, "dec.blk.0.ffn_down_1.weight", 2 * EMBD, EMBD, 1, 0),
+    KV_CACHES(KV_ROWS),
+    END,
+};
+static const struct leaf shared_leaves[] = {
+    W(q, "attn_q.weight", EMBD, Q_ROWS, 1, 0),
+    W(k, "attn_k.weight", EMBD, KV_ROWS, 1, 0),
+    W(out, "attn_output.weight", Q_ROWS, EMBD, 1, 0),
+    LEAF(x, "blk.1.attn_q.weight", EMBD, Q_ROWS, 1, 0),
+    LEAF(f, "blk.1.attn_output.weight", Q_ROWS, EMBD, 1, 0),
+    KV_CACHES(KV_ROWS),
+    END,
+};
+static const struct leaf unnamed_leaves[] = {
+    LEAF(q, "leaf_0", EMBD, WIDE, 1, 0),         LEAF(conv[0], "leaf_1", WIDE, 1, 1, 0),
+    LEAF(k, "leaf_2", EMBD, WIDE, 1, 0),         LEAF(v, "leaf_3", EMBD, WIDE, 1, 0),
+    LEAF(conv[1], "leaf_4", WIDE, 1, 1, 0),      LEAF(out, "leaf_5", WIDE, EMBD, 1, 0),
+    LEAF(in, "leaf_6", EMBD, WIDE, 1, 0),        LEAF(conv[2], "leaf_7", WIDE, 1, 1, 0),
+    LEAF(f, "leaf_8", WIDE, EMBD, 1, 0),         CACHE(s, "leaf_9", 2 * CELLS_KV * WIDE, 1),
+    CACHE(r, "leaf_10", 2 * CELLS_KV * WIDE, 1), END,
+};
 
 static const struct kind {
     const char *name;
     struct gg_tensor *(*build)(struct layer *l, struct gg_tensor *x);
-} kinds[] = {{"transposed", transposed}, {"runs", runs},       {"norms", norms},
-             {"shared", shared},         {"mamba", mamba},     {"mamba2", mamba2},
-             {"rounds", rounds},         {"repeats", repeats}, {"kda", kda},
-             {"plamo2", plamo2},         {"decoder", decoder}, {"rwkv7", rwkv7},
-             {"linear", linear},         {"picked", picked},   {"latent", latent},
-             {"short", short_layer},     {"unnamed", unnamed}, {"rwkv6", rwkv6}};
+    const struct leaf *leaves; /* up to END */
+} kinds[] = {
+    {"mamba", mamba, mamba_leaves},     {"mamba2", mamba2, mamba2_leaves},
+    {"plamo2", plamo2, plamo2_leaves},  {"rounds", rounds, delta_leaves},
+    {"repeats", repeats, delta_leaves}, {"kda", kda, kda_leaves},
+    {"rwkv6", rwkv6, rwkv6_leaves},     {"rwkv7", rwkv7, rwkv7_leaves},
+    {"linear", linear, linear_leaves},  {"short", short_layer, short_leaves},
+    {"latent", latent, latent_leaves},  {"transposed", transposed, transposed_leaves},
+    {"runs", runs, runs_leaves},        {"norms", norms, norms_leaves},
+    {"picked", picked, picked_leaves},  {"decoder", decoder, decoder_leaves},
+    {"shared", shared, shared_leaves},  {"unnamed", unnamed, unnamed_leaves},
+};
 
-#define W(name, ...) weight("blk.0." name, __VA_ARGS__)
-static void make_weights(const char *name, struct layer *l) {
-    const bool one = !strcmp(name, "mamba"), own = !strcmp(name, "kda");
-    if (!strcmp(name, "plamo2")) {
-        l->in = W("ssm_in.weight", EMBD, 2 * INNER, 1, 0);
-        l->conv[0] = W("ssm_conv1d.weight", TAPS, INNER, 1, 0);
-        l->x = W("ssm_x.weight", INNER, 2 + 2 * STATE, 1, 0);
-        l->dt = W("ssm_dt.weight", 2, HEADS, 1, 0);
-        l->dt_bias = W("ssm_dt.bias", HEADS, 1, 1, 0);
-        l->a = W("ssm_a", 1, HEADS, 1, -1);
-        l->out = W("ssm_out.weight", INNER, EMBD, 1, 0);
-        l->r = cache("mamba_conv1d_state-0", (TAPS - 1) * INNER, CELLS);
-        l->s = cache("mamba_ssm_states-0", STATE * INNER, CELLS);
-    } else if (one || !strcmp(name, "mamba2")) {
-        const int64_t channels = one ? INNER : INNER + 2 * GROUPS * STATE;
-        const int64_t heads = one ? INNER : HEADS;
-        l->in = W("ssm_in.weight", EMBD, INNER + channels + (one ? 0 : HEADS), 1, 0);
-        l->conv[0] = W("ssm_conv1d.weight", TAPS, channels, 1, 0);
-        l->conv[1] = W("ssm_conv1d.bias", channels, 1, 1, 0);
-        if (one) l->x = W("ssm_x.weight", INNER, 2 + 2 * STATE, 1, 0);
-        if (one) l->dt = W("ssm_dt.weight", 2, INNER, 1, 0);
-        l->dt_bias = W("ssm_dt.bias", heads, 1, 1, 0);
-        l->a = one ? W("ssm_a", STATE, INNER, 1, -1) : W("ssm_a", 1, HEADS, 1, -1);
-        l->d = one ? W("ssm_d", INNER, 1, 1, 0) : W("ssm_d", 1, HEADS, 1, 0);
-        l->out = W("ssm_out.weight", INNER, EMBD, 1, 0);
-        l->r = cache("cache_r_l0", (TAPS - 1) * channels, CELLS);
-        l->s = cache("cache_s_l0", STATE * INNER, CELLS);
-    } else if (own) {
-        l->q = W("attn_q.weight", EMBD, INNER, 1, 0);
-        l->k = W("attn_k.weight", EMBD, INNER, 1, 0);
-        l->v = W("attn_v.weight", EMBD, INNER, 1, 0);
-        l->conv[0] = W("ssm_conv1d_q.weight", TAPS, 1, INNER, 0);
-        l->conv[1] = W("ssm_conv1d_k.weight", TAPS, 1, INNER, 0);
-        l->conv[2] = W("ssm_conv1d_v.weight", TAPS, 1, INNER, 0);
-        l->f = W("ssm_f_b.weight", EMBD, INNER, 1, 0);
-        l->gate = W("ssm_g_a.weight", EMBD, INNER, 1, 0);
-        l->beta = W("ssm_beta.weight", EMBD, HEADS, 1, 0);
-        l->out = W("attn_output.weight", INNER, EMBD, 1, 0);
-        l->r = cache("conv_states_all-0", 3 * (TAPS - 1) * INNER, CELLS);
-        l->s = cache("cache_s_l0", HEAD * INNER, CELLS);
-    } else if (!strcmp(name, "linear")) {
-        l->qkv = W("attn_qkv.weight", EMBD, 3 * INNER, 1, 0);
-        l->gate = W("attn_gate.weight", EMBD, INNER, 1, 0);
-        l->a = W("attn_norm_2.weight", INNER, 1, 1, 1);
-        l->out = W("attn_output.weight", INNER, EMBD, 1, 0);
-        l->s = cache("cache_s_l0", HEAD * INNER, CELLS);
-    } else if (!strcmp(name, "short")) {
-        l->in = W("shortconv.in_proj.weight", EMBD, 3 * EMBD, 1, 0);
-        l->conv[0] = W("shortconv.conv.weight", TAPS, EMBD, 1, 0);
-        l->out = W("shortconv.out_proj.weight", EMBD, EMBD, 1, 0);
-        l->r = cache("cache_r_l0", (TAPS - 1) * EMBD, CELLS);
-    } else if (!strcmp(name, "transposed")) {
-        l->q = W("attn_q.weight", EMBD, INNER, 1, 0);
-        l->k = W("attn_k.weight", EMBD, INNER, 1, 0);
-        l->v = W("attn_v.weight", EMBD, INNER, 1, 0);
-        l->out = W("attn_output.weight", INNER, EMBD, 1, 0);
-        l->r = cache("cache_v_l0", INNER, CELLS_KV);
-        l->s = cache("cache_k_l0", INNER, CELLS_KV);
-    } else if (!strcmp(name, "shared")) {
-        l->q = W("attn_q.weight", EMBD, 9 * HEAD, 1, 0);
-        l->k = W("attn_k.weight", EMBD, 3 * HEAD, 1, 0);
-        l->out = W("attn_output.weight", 9 * HEAD, EMBD, 1, 0);
-        l->x = weight("blk.1.attn_q.weight", EMBD, 9 * HEAD, 1, 0);
-        l->f = weight("blk.1.attn_output.weight", 9 * HEAD, EMBD, 1, 0);
-        l->r = cache("cache_v_l0", 3 * HEAD, CELLS_KV);
-        l->s = cache("cache_k_l0", 3 * HEAD, CELLS_KV);
-    } else if (!strcmp(name, "runs") || !strcmp(name, "norms") || !strcmp(name, "picked")) {
-        l->in = W("indexer.q_proj.weight", EMBD, 3 * EMBD, 1, 0);
-        l->x = W("indexer.k_proj.weight", EMBD, EMBD, 1, 0);
-        l->dt_bias = W("attn_q.bias", 9 * HEAD, 1, 1, 0);
-        l->a = W("attn_q_norm.weight", 9 * HEAD, 1, 1, 1);
-        l->d = W("attn_k_norm.weight", 3 * HEAD, 1, 1, 1);
-        l->q = W("attn_q.weight", EMBD, 9 * HEAD, 1, 0);
-        l->k = W("attn_k.weight", EMBD, 3 * HEAD, 1, 0);
-        l->v = W("attn_v.weight", EMBD, 3 * HEAD, 1, 0);
-        l->out = W("attn_output.weight", 9 * HEAD, EMBD, 1, 0);
-        l->r = cache("cache_v_l0", 3 * HEAD, CELLS_KV);
-        l->s = cache("cache_k_l0", 3 * HEAD, CELLS_KV);
-    } else if (!strcmp(name, "decoder")) {
-        l->q = weight("dec.blk.0.attn_q.weight", EMBD, 9 * HEAD, 1, 0);
-        l->k = weight("dec.blk.0.attn_k.weight", EMBD, 3 * HEAD, 1, 0);
-        l->v = weight("dec.blk.0.attn_v.weight", EMBD, 3 * HEAD, 1, 0);
-        l->out = weight("dec.blk.0.attn_o.weight", 9 * HEAD, EMBD, 1, 0);
-        l->x = weight("dec.blk.0.cross_attn_q.weight", EMBD, 9 * HEAD, 1, 0);
-        l->k_b = weight("dec.blk.0.cross_attn_k.weight", EMBD, 3 * HEAD, 1, 0);
-        l->v_b = weight("dec.blk.0.cross_attn_v.weight", EMBD, 3 * HEAD, 1, 0);
-        l->alpha = weight("dec.blk.0.cross_attn_o.weight", 9 * HEAD, EMBD, 1, 0);
-        l->in = weight("dec.blk.0.ffn_up_1.weight", EMBD, 2 * EMBD, 1, 0);
-        l->f = weight("dec.blk.0.ffn_down_1.weight", 2 * EMBD, EMBD, 1, 0);
-        l->r = cache("cache_v_l0", 3 * HEAD, CELLS_KV);
-        l->s = cache("cache_k_l0", 3 * HEAD, CELLS_KV);
-    } else if (!strcmp(name, "rwkv6")) {
-        l->q = W("time_mix_receptance.weight", EMBD, INNER, 1, 0);
-        l->k = W("time_mix_key.weight", EMBD, INNER, 1, 0);
-        l->v = W("time_mix_value.weight", EMBD, INNER, 1, 0);
-        l->a = W("time_mix_first.weight", HEAD, HEADS, 1, 0);
-        l->f = W("time_mix_decay_w2.weight", EMBD, INNER, 1, 0);
-        l->out = W("time_mix_output.weight", INNER, EMBD, 1, 0);
-        l->s = cache("cache_s_l0", HEAD * INNER, CELLS);
-    } else if (!strcmp(name, "rwkv7")) {
-        l->q = W("time_mix_receptance.weight", EMBD, INNER, 1, 0);
-        l->gate = W("time_mix_w2.weight", EMBD, INNER, 1, 0);
-        l->k = W("time_mix_key.weight", EMBD, INNER, 1, 0);
-        l->v = W("time_mix_value.weight", EMBD, INNER, 1, 0);
-        l->a = W("time_mix_a2.weight", EMBD, INNER, 1, 0);
-        l->beta = W("time_mix_v2.weight", EMBD, INNER, 1, 0);
-        l->out = W("time_mix_output.weight", INNER, EMBD, 1, 0);
-        l->in = W("channel_mix_key.weight", EMBD, 2 * EMBD, 1, 0);
-        l->f = W("channel_mix_value.weight", 2 * EMBD, EMBD, 1, 0);
-        l->s = cache("cache_s_l0", HEAD * INNER, CELLS);
-    } else if (!strcmp(name, "unnamed")) {
-        l->q = weight("leaf_0", EMBD, WIDE, 1, 0);
-        l->conv[0] = weight("leaf_1", WIDE, 1, 1, 0);
-        l->k = weight("leaf_2", EMBD, WIDE, 1, 0);
-        l->v = weight("leaf_3", EMBD, WIDE, 1, 0);
-        l->conv[1] = weight("leaf_4", WIDE, 1, 1, 0);
-        l->out = weight("leaf_5", WIDE, EMBD, 1, 0);
-        l->in = weight("leaf_6", EMBD, WIDE, 1, 0);
-        l->conv[2] = weight("leaf_7", WIDE, 1, 1, 0);
-        l->f = weight("leaf_8", WIDE, EMBD, 1, 0);
-        l->s = cache("leaf_9", 2 * CELLS_KV * WIDE, 1);
-        l->r = cache("leaf_10", 2 * CELLS_KV * WIDE, 1);
-    } else if (!strcmp(name, "latent")) {
-        l->q = W("attn_q_b.weight", EMBD, HEADS * (HEAD + ROPED), 1, 0);
-        l->k_b = W("attn_k_b.weight", HEAD, LATENT, HEADS, 0);
-        l->v_b = W("attn_v_b.weight", LATENT, HEAD, HEADS, 0);
-        l->out = W("attn_output.weight", INNER, EMBD, 1, 0);
-    } else {
-        l->qkv = W("attn_qkv.weight", EMBD, 2 * GROUPS * HEAD + INNER, 1, 0);
-        l->gate = W("attn_gate.weight", EMBD, INNER, 1, 0);
-        l->conv[0] = W("ssm_conv1d.weight", TAPS, 2 * GROUPS * HEAD + INNER, 1, 0);
-        l->alpha = W("ssm_alpha.weight", EMBD, HEADS, 1, 0);
-        l->beta = W("ssm_beta.weight", EMBD, HEADS, 1, 0);
-        l->dt_bias = W("ssm_dt.bias", HEADS, 1, 1, -1);
-        l->out = W("ssm_out.weight", INNER, EMBD, 1, 0);
-        l->r = cache("cache_r_l0", (TAPS - 1) * (2 * GROUPS * HEAD + INNER), CELLS);
-        l->s = cache("cache_s_l0", HEAD * INNER, CELLS);
+static void make_leaves(const struct leaf *leaf, struct layer *l) {
+    for (; leaf->name; leaf++) {
+        struct gg_tensor **field = (struct gg_tensor **)(void *)((char *)l + leaf->field);
+        *field = leaf->is_cache ? cache(leaf->name, leaf->a, leaf->b)
+                                : weight(leaf->name, leaf->a, leaf->b, leaf->c, leaf->shift);
     }
 }
 
@@ -742,7 +661,7 @@ int main(int argc, char **argv) {
     (work, GG_USAGE_COMPUTE);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         if (strcmp(kinds[i].name, argv[4])) continue;
-        make_weights(argv[4], &l);
+        make_leaves(kinds[i].leaves, &l);
         run(&kinds[i], &l, 6);
         run(&kinds[i], &l, 1);
         puts(failures ? "failed" : "done");
