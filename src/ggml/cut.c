@@ -1,6 +1,7 @@
 /* The settings of cuts, cuts at random and out of a file, and the report of what stayed whole. */
 #include "ggml/cut.h"
 
+#include <errno.h>
 #include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,6 +9,7 @@
 
 #include "base/hash.h"
 #include "base/settings.h"
+#include "base/shares.h"
 #include "ggml/cut_axis.h"
 #include "model/place/policy.h"
 
@@ -17,20 +19,7 @@ static enum sheaf_status no_memory(void) {
 
 /* ---- settings ---- */
 
-/* "3,1": a number for each member of the job. False: it is something else. */
-static bool parse_shares(const char *at, double *shares, size_t n) {
-    size_t k = 0;
-    for (; k < n && *at; k++) {
-        char *end;
-        shares[k] = strtod(at, &end);
-        if (end == at || shares[k] < 0 || shares[k] > 1e9) break;
-        at = *end == ',' ? end + 1 : end;
-        if (*end && *end != ',') break;
-    }
-    return k == n && !*at;
-}
-
-/* Those of this device's members. */
+/* Of this device's members, out of a share for each member of the job. */
 static enum sheaf_status read_shares(struct gg_cutter *c, const struct gg_engine *engine,
                                      size_t device) {
     const char *text = sheaf_setting_value("SHEAF_SPLIT");
@@ -39,15 +28,15 @@ static enum sheaf_status read_shares(struct gg_cutter *c, const struct gg_engine
     if (!text || !*text || !strcmp(text, "even")) return SHEAF_STATUS_SUCCESS;
     double sum = 0, *all = calloc(n, sizeof *all);
     if (!all) return no_memory();
-    const bool ok = parse_shares(text, all, n);
+    const bool ok = sheaf__read_shares(text, all, (int)n) == (int)n;
     for (int j = 0; j < c->n_members && ok; j++)
         sum += c->shares[j] = all[gg_engine_member(engine, device, (size_t)j)];
     free(all);
     if (ok && sum > 0) return SHEAF_STATUS_SUCCESS;
     return sheaf_set_error(SHEAF_STATUS_INVALID,
                            "setting SHEAF_SPLIT is '%s'; it takes 'even' or a share for each of "
-                           "the %zu members, as 3,1, not all 0 in a group",
-                           text, n);
+                           "the %zu member%s, as 3,1, not all 0 in a group",
+                           text, n, n == 1 ? "" : "s");
 }
 
 /* ---- random ---- */
@@ -95,6 +84,11 @@ struct line {
     long long inner;
 };
 
+static enum sheaf_status cannot_read(const char *path) {
+    return sheaf_set_error(SHEAF_STATUS_IO, "SHEAF_GGML_SPLIT: cannot read %s: %s", path,
+                           strerror(errno));
+}
+
 static enum sheaf_status bad_line(const char *path, int number) {
     return sheaf_set_error(SHEAF_STATUS_INVALID,
                            "%s: line %d is not 'PATTERN AXIS [UNIT]' (blk.*.ffn_up.weight 1 32)",
@@ -116,12 +110,13 @@ static enum sheaf_status cut_by_file(const struct gg_cutter *c, const char *path
     int number = 0;
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     FILE *f = fopen(path, "re");
-    if (!f) return sheaf_set_error(SHEAF_STATUS_IO, "SHEAF_GGML_SPLIT: cannot read %s", path);
+    if (!f) return cannot_read(path);
     while (!st && fgets(text, sizeof text, f)) {
         struct line l = {.inner = 1};
         number++;
+        if (strlen(text) == sizeof text - 1 && !strchr(text, '\n')) st = bad_line(path, number);
         if (text[strspn(text, " \t\r\n")] == 0 || text[0] == '#') continue;
-        if (sscanf(text, "%127s %d %lld", l.pattern, &l.axis, &l.inner) < 2)
+        if (!st && sscanf(text, "%127s %d %lld", l.pattern, &l.axis, &l.inner) < 2)
             st = bad_line(path, number);
         for (size_t i = 0; i < c->e->n_unbound && !st; i++) {
             if (states[i] || fnmatch(l.pattern, c->e->unbound[i]->name, 0)) continue;
@@ -133,6 +128,7 @@ static enum sheaf_status cut_by_file(const struct gg_cutter *c, const char *path
                                      path, number, c->e->unbound[i]->name);
         }
     }
+    if (!st && ferror(f)) st = cannot_read(path); /* a folder can be opened, too */
     fclose(f);
     return st;
 }

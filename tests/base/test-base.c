@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/settings.h"
+#include "base/shares.h"
 #include "base/text.h"
 #include "base/thread.h"
 #include "sheaf/link.h"
@@ -168,6 +169,20 @@ Test(text, is_cut_and_counted) {
     cr_expect_eq(sheaf__word_distance("kitten", "sitting"), 3);
     cr_expect_eq(sheaf__word_distance("", "abc"), 3);
     cr_expect_eq(sheaf__word_distance("same", "same"), 0);
+}
+
+Test(shares, are_numbers_with_commas) {
+    static const char *const none[] = {
+        "",     ",",   "1,",  ",1",  "3,,1", "0",   "0,0",  "-1",    "+1",   " 1",    "1 ",
+        "1, 2", "nan", "inf", "0x1", "2e12", "1;2", "even", "3,1,x", "-0,1", "1e400", "1.5.2"};
+    double shares[3] = {0};
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++)
+        cr_expect_eq(sheaf__read_shares(none[i], shares, 3), 0, "%s", none[i]);
+    cr_expect_eq(sheaf__read_shares("3,0,.5", shares, 3), 3);
+    cr_expect(shares[0] == 3 && shares[1] == 0 && shares[2] == 0.5);
+    cr_expect_eq(sheaf__read_shares("1e12,7,8,9", shares, 2), 4);
+    cr_expect(shares[0] == 1e12 && shares[1] == 7 && shares[2] == 0.5);
+    cr_expect_eq(sheaf__read_shares("1,2", NULL, 0), 2);
 }
 
 Test(array, grows_and_keeps) {

@@ -184,6 +184,37 @@ Test(ggml_plugin, cuts_what_has_no_name) {
     shows("leaf_2: S1 {22,21,21}x8\n");
 }
 
+/* A graph fails whose cuts a setting should say and does not. */
+Test(ggml_plugin, settings_of_cuts_that_are_none) {
+    static char line[600];
+    char path[] = "/tmp/sheaf-cuts-XXXXXX", file[64];
+    const int fd = mkstemp(path);
+    memset(line, 'a', sizeof line);
+    memcpy(line + 500, " 0 4 ", 5);
+    cr_assert(fd >= 0 && write(fd, line, sizeof line) == sizeof line);
+    close(fd);
+    snprintf(file, sizeof file, "file:%s", path);
+    const struct {
+        const char *setting, *value, *why;
+    } cases[] = {
+        {"SHEAF_SPLIT", "1,",
+         "SHEAF_SPLIT is '1,'; it takes 'even' or a share for each of the 1 member"},
+        {"SHEAF_SPLIT", "1,1", "SHEAF_SPLIT is '1,1'; it takes"},
+        {"SHEAF_SPLIT", "nan", "SHEAF_SPLIT is 'nan'; it takes"},
+        {"SHEAF_GGML_SPLIT", "file:/nowhere", "cannot read /nowhere: No such file or directory"},
+        {"SHEAF_GGML_SPLIT", "file:/tmp", "cannot read /tmp: Is a directory"},
+        {"SHEAF_GGML_SPLIT", file, ": line 1 is not 'PATTERN AXIS [UNIT]'"},
+        {"SHEAF_GGML_SPLIT", "random:", "is 'random:'; it wants a number there"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        setenv(cases[i].setting, cases[i].value, 1);
+        cr_expect_neq(start("env", "helper-ggml-layers", "fake-ggml-3", 3, "latent"), 0, "%s", out);
+        shows(cases[i].why);
+        unsetenv(cases[i].setting);
+    }
+    unlink(path);
+}
+
 /* The model's weight, and three caches of a context. */
 Test(ggml_plugin, numbers_of_freed_objects_are_used_again) {
     setenv("SHEAF_BACKEND_DEBUG", "1", 1);
