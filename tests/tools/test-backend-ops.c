@@ -29,11 +29,11 @@ Test(backend_ops, arguments, .timeout = DEADLINE) {
     static char out[CAP];
     cr_assert_eq(ops("", "", out), 2);
     cr_assert_eq(ops("", "test -r many", out), 2);
-    cr_assert_eq(ops("", "test -o NOTHING", out), 1);
+    cr_assert_eq(ops("", "test -o NOTHING", out), 2);
     cr_assert_str_eq(out, "sheaf-backend-ops: no op is named 'NOTHING'\n", "%s", out);
-    cr_assert_eq(ops("", "test -o NOTHING -t q4_0", out), 1);
+    cr_assert_eq(ops("", "test -o NOTHING -t q4_0", out), 2);
     cr_assert_str_eq(out, "sheaf-backend-ops: no op is named 'NOTHING'\n", "%s", out);
-    cr_assert_eq(ops("", "test -o GET_ROWS -t nothing", out), 1);
+    cr_assert_eq(ops("", "test -o GET_ROWS -t nothing", out), 2);
     cr_assert_str_eq(out, "sheaf-backend-ops: no type of the op's cases is named 'nothing'\n", "%s",
                      out);
     cr_assert_eq(ops("", "test -b CPU0 -o GET_ROWS", out), 0, "%s", out);

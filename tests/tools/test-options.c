@@ -69,6 +69,39 @@ Test(options, tasks_of_srun_answer_each, .timeout = 60) {
     unsetenv("SLURM_PROCID");
 }
 
+/* Status 2: no machine and no file could make the command line right; 1: this job lacks what it names. */
+Test(options, values_that_are_wrong_everywhere, .timeout = 120) {
+#define KJV "'" SHEAF_SOURCE_DIR "/models/kjv-f32.gguf'"
+    static const char *const wrong[][2] = {
+        {"sheaf-run -m x -p y --split nonsense",
+         "--split nonsense: give even, auto, or a share for each member"},
+        {"sheaf-bench -m x --split 3,x",
+         "--split 3,x: give even, auto, or a share for each member"},
+        {"sheaf-info -m x --split 0,0", "--split 0,0: give even, auto, or a share for each member"},
+        {"sheaf-info -m x --split ''", "--split : give even, auto, or a share for each member"},
+        {"sheaf-info --preset nothing", "there is no preset 'nothing'"},
+        {"sheaf-info --preset llama-8b --mix nothing", "there is no type or mix 'nothing'"},
+        {"sheaf-make-model -o /tmp/unwritten --arch nothing",
+         "architecture 'nothing' is not supported"},
+        {"sheaf-make-model -o /tmp/unwritten --heads 3 --kv-heads 2", "multiple of kv-heads"},
+        {"sheaf-make-model -o /tmp/unwritten --mix nothing", "there is no type or mix 'nothing'"},
+        {"sheaf-backend-ops test -o nothing", "no op is named 'nothing'"},
+    };
+    static const char *const lacking[][2] = {
+        {"sheaf-run -m /nowhere -p y", "cannot open /nowhere"},
+        {"sheaf-run -m " KJV " -p y --devices CPU0 --split 3,1",
+         "2 numbers, but there is 1 member"},
+        {"sheaf-run -m " KJV " -p y --devices CPU77", "there is no device 'CPU77'"},
+        {"sheaf-make-model -o /nowhere/x", "cannot create /nowhere/x"},
+        {"sheaf-backend-ops test -b nothing", "no device is named 'nothing'"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) fails(wrong[i][0], wrong[i][1]);
+    for (size_t i = 0; i < sizeof lacking / sizeof *lacking; i++) {
+        cr_expect_eq(tool(lacking[i][0]), 1, "%s: %s", lacking[i][0], out);
+        cr_expect(strstr(out, lacking[i][1]), "%s: %s", lacking[i][0], out);
+    }
+}
+
 Test(options, values_in_the_same_argument, .timeout = 60) {
     fails("sheaf-run -m x --predict=ten", "--predict wants a whole number");
     fails("sheaf-run -m x -n1x", "-n, --predict wants a whole number");

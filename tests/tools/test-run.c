@@ -474,7 +474,7 @@ Test(run, bad_command_lines) {
     fails(np, "-m " F32 " -p x --temp hot", "--temp wants a number");
     fails(np, "-m " F32 " -p x --top-p 2", "--top-p wants a number from 0 to 1");
     fails(np, "-m " F32 " -p x --kv-type q4_0", "--kv-type is f16, q8_0 or f32");
-    fails(2, "-m " F32 " -p x --split 1", "1 numbers, but there are 2 members");
+    fails(2, "-m " F32 " -p x --split 1", "1 number, but there are 2 members");
     fails(2, "-m " F32 " -p x --split 1,2,3", "3 numbers, but there are 2 members");
     fails(2, "-m " F32 " -p x --split 0,0", "--split 0,0");
     fails(2, "-m " F32 " -p x --split 1,-1", "--split 1,-1");

@@ -524,26 +524,31 @@ static void say_nothing_chosen(const struct options *o, bool has_device, bool ha
                         : o->op);
 }
 
-static bool run(const struct options *o, struct target *targets, int *n, struct op_list *list,
-                sheaf_backend_t *reference) {
+/* Returns the tool's exit status. */
+static int run(const struct options *o, struct target *targets, int *n, struct op_list *list,
+               sheaf_backend_t *reference) {
     sheaf_backend_dev_t cpu = sheaf_backend_dev_by_type(SHEAF_BACKEND_DEVICE_TYPE_CPU);
     if (!add_targets(targets, n, o) || !cpu || sheaf_backend_dev_init(cpu, NULL, reference)) {
         say_error("devices");
-        return false;
+        return TOOL_FAILED;
     }
     sheaf_backend_cpu_set_reference(*reference, true);
     if (!op_list_all(list)) {
         fprintf(stderr, "sheaf-backend-ops: no memory for the cases\n");
-        return false;
+        return TOOL_FAILED;
     }
     if (!*n || !has_chosen(list, o, chosen)) {
         if (sheaf_world_rank() == 0) say_nothing_chosen(o, *n, has_chosen(list, o, chosen_op));
-        return false;
+        return *n ? TOOL_BAD_USAGE : TOOL_FAILED;
     }
-    if (!strcmp(*o->mode, "perf")) return perf(targets, *n, list, o);
-    if (!strcmp(*o->mode, "test")) return test(targets, *n, *reference, list, o);
-    support(targets, *n, list, o);
-    return true;
+    bool ok = true;
+    if (!strcmp(*o->mode, "perf"))
+        ok = perf(targets, *n, list, o);
+    else if (!strcmp(*o->mode, "test"))
+        ok = test(targets, *n, *reference, list, o);
+    else
+        support(targets, *n, list, o);
+    return ok ? 0 : TOOL_FAILED;
 }
 
 int main(int argc, char **argv) {
@@ -554,10 +559,10 @@ int main(int argc, char **argv) {
     enum sheaf_status parsed = parse(argc, argv, &o);
     if (!parsed && (o.help || o.version)) return tool_answer(&tool, o.help);
     if (!parsed) parsed = divide();
-    const int code = tool_start(&tool, parsed);
+    int code = tool_start(&tool, parsed);
     if (code) return code;
     struct target *targets = calloc(MAX_TARGETS, sizeof *targets);
-    const bool ok = targets && run(&o, targets, &n, &list, &reference);
+    code = targets ? run(&o, targets, &n, &list, &reference) : TOOL_FAILED;
     for (int i = 0; i < n; i++) {
         sheaf_backend_free(targets[i].backend);
         if (targets[i].meta) sheaf_backend_meta_device_free(targets[i].dev);
@@ -565,5 +570,5 @@ int main(int argc, char **argv) {
     sheaf_backend_free(reference);
     free(list.cases);
     free(targets);
-    return tool_end(ok ? 0 : TOOL_FAILED);
+    return tool_end(code);
 }

@@ -97,7 +97,7 @@ static enum sheaf_status check(const struct bench_options *o) {
     if (o->single && (o->devices || o->split || o->split_sums || o->overlap))
         return sheaf_set_error(SHEAF_STATUS_INVALID, "--single has no members: leave out --split, "
                                                      "--split-sums, --devices, --overlap");
-    return SHEAF_STATUS_SUCCESS;
+    return tool_check_split(o->split);
 }
 
 enum sheaf_status bench_options_parse(int argc, char **argv, struct bench_options *out) {

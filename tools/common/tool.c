@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/launcher.h"
+#include "base/shares.h"
 #include "sheaf/cpu.h"
 #include "sheaf/module.h"
 #include "sheaf/settings.h"
@@ -56,6 +57,11 @@ enum sheaf_status tool_set_cpus(int64_t threads, bool fast) {
 
 enum sheaf_status tool_set_sums(const char *sums) {
     return sums ? sheaf_setting_set("SHEAF_SPLIT_SUMS", sums) : SHEAF_STATUS_SUCCESS;
+}
+
+enum sheaf_status tool_check_split(const char *split) {
+    if (!split || !strcmp(split, "even") || !strcmp(split, "auto")) return SHEAF_STATUS_SUCCESS;
+    return sheaf__read_shares(split, NULL, 0) ? SHEAF_STATUS_SUCCESS : sheaf__refuse_split(split);
 }
 
 int tool_start(const struct tool *tool, enum sheaf_status parsed) {

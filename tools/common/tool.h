@@ -6,6 +6,8 @@
 #include "common/options.h"
 
 enum {
+    /* exit status: FAILED also where the job, a file or a model lacks what the command line names; BAD_USAGE
+     * where no job could make it right */
     TOOL_FAILED = 1,
     TOOL_BAD_USAGE = 2,
     TOOL_INTERRUPTED = 130,
@@ -27,7 +29,9 @@ int tool_refuse(const struct tool *tool);
 enum sheaf_status tool_set_cpus(int64_t threads, bool fast);
 /* SHEAF_SPLIT_SUMS by --split-sums (NULL: not given). Before tool_start. */
 enum sheaf_status tool_set_sums(const char *sums);
-/* The row of that option in a tool's table, for the field at `offset`. */
+/* --split (NULL: not given): INVALID if it is right for no number of members. */
+enum sheaf_status tool_check_split(const char *split);
+/* The row of --split-sums in a tool's table, for the field at `offset`. */
 #define TOOL_SPLIT_SUMS(offset)                                                                    \
     {                                                                                              \
         "--split-sums", NULL, OPTION_CHOICE, offset, 0, 0, 0, "S",                                 \

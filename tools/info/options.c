@@ -5,6 +5,9 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "model/file/mix.h"
+#include "model/random_model.h"
+
 static const char synopsis[] =
     "usage: [mpirun -np N] sheaf-info [--links] [-m MODEL.gguf [options]]\n"
     "       sheaf-info --preset llama-70b --members 1,2,4,8 --link 10gbe\n"
@@ -116,6 +119,17 @@ static enum sheaf_status check_model(const struct options *o) {
     return SHEAF_STATUS_SUCCESS;
 }
 
+/* A preset is of the tool's own list, and so are the types of its matrices. */
+static enum sheaf_status check_names(const struct options *o) {
+    struct sheaf__random_model_params p = sheaf__random_model_default_params();
+    enum sheaf_status status = tool_check_split(o->params.split);
+    if (!status && o->preset) status = sheaf__random_model_preset(o->preset, &p);
+    if (!status && o->mix && !sheaf__mix_find(o->mix))
+        status =
+            sheaf_set_error(SHEAF_STATUS_INVALID, "--mix: there is no type or mix '%.40s'", o->mix);
+    return status;
+}
+
 /* What looks at something else than a model's cut takes no options about that. */
 static enum sheaf_status check_alone(const struct options *o) {
     const bool more = o->preset || o->params.split || o->split_sums || o->params.devices ||
@@ -176,6 +190,7 @@ enum sheaf_status info_options_parse(int argc, char **argv, struct options *o) {
     if (o->preset && !o->n_members)
         for (int64_t n = 1; n <= 1024; n *= 2) o->members[o->n_members++] = n;
     enum sheaf_status checked = check_model(o);
+    if (!checked) checked = check_names(o);
     if (!checked) checked = check_alone(o);
     if (!checked) checked = check_plan(o);
     if (!o->mix) o->mix = "Q4_K_M";

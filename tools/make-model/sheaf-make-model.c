@@ -88,6 +88,8 @@ int main(int argc, char **argv) {
     tool_catch_signals(false);
     o.p.stopped = tool_interrupted;
     const enum sheaf_status status = sheaf__random_model_write(&o.p, o.path);
+    if (status == SHEAF_STATUS_INVALID || status == SHEAF_STATUS_UNSUPPORTED)
+        return tool_refuse(&tool); /* shapes, types and architectures: nothing of this machine */
     if (status) fprintf(stderr, "sheaf-make-model: %s\n", sheaf_last_error());
     return output_end(status == SHEAF_STATUS_ABORTED ? TOOL_INTERRUPTED : status ? TOOL_FAILED : 0);
 }

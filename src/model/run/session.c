@@ -11,6 +11,7 @@
 #include "sheaf/world.h"
 
 #include "base/settings.h"
+#include "base/shares.h"
 #include "model/arch/tag.h"
 #include "model/file/load.h"
 #include "model/file/share.h"
@@ -102,28 +103,12 @@ static enum sheaf_status choose_devices(struct sheaf__session *s, const char *li
 /* ---- shares ---- */
 
 enum sheaf_status sheaf__session_parse_shares(const char *text, int n, double *shares) {
-    const char *p = text;
-    double sum = 0;
-    int count = 1;
-    for (const char *c = text; *c; c++) count += *c == ',';
-    if (count != n)
-        return sheaf_set_error(SHEAF_STATUS_INVALID,
-                               "--split %.60s has %d numbers, but there are %d members", text,
-                               count, n);
-    for (int j = 0; j < n; j++) {
-        char *end;
-        if ((*p < '0' || *p > '9') && *p != '.') goto bad;
-        shares[j] = strtod(p, &end);
-        if (end == p || (*end && *end != ',') || !(shares[j] >= 0 && shares[j] <= 1e12)) goto bad;
-        sum += shares[j];
-        p = end + 1;
-    }
-    if (sum > 0) return SHEAF_STATUS_SUCCESS;
-bad:
+    const int count = sheaf__read_shares(text, shares, n);
+    if (count == n) return SHEAF_STATUS_SUCCESS;
+    if (!count) return sheaf__refuse_split(text);
     return sheaf_set_error(SHEAF_STATUS_INVALID,
-                           "--split %.60s: give even, auto, or %d numbers from 0 to 1e12, not all "
-                           "0, with commas between them",
-                           text, n);
+                           "--split %.60s has %d number%s, but there %s %d member%s", text, count,
+                           count == 1 ? "" : "s", n == 1 ? "is" : "are", n, n == 1 ? "" : "s");
 }
 
 static enum sheaf_status choose_shares(struct sheaf__session *s, const char *split) {
