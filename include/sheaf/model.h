@@ -209,8 +209,8 @@ struct sheaf_model_generate_params {
     const char *system; /* with chat: system message; NULL or "": the template's own */
     size_t prompt_len;  /* bytes of the prompt; 0: up to its terminating zero */
     int seq;            /* the sequence that is continued. 0 */
-    /* The prompt is a user's message, put into the model's chat format. Behind earlier turns of the
-     * sequence it is the next one, without the system message. */
+    /* The prompt is a user's message, put into the model's chat format; INVALID if it holds a zero
+     * byte. Behind earlier turns of the sequence it is the next one, without the system message. */
     bool chat;
     bool ignore_eos; /* go on after the end-of-text token */
     /* Texts [n_stop], none empty, that end the generation and are not passed on; rank 0's count.

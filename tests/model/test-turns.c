@@ -116,6 +116,23 @@ Test(turns, are_one_text) {
     sheaf_world_finalize();
 }
 
+/* A chat is written in texts that end at a zero: a message that holds one was cut there. */
+Test(turns, a_message_is_not_cut_at_a_zero) {
+    struct sheaf_model *model = open_model();
+    static struct answer raw;
+    struct sheaf_model_generate_params p = greedy(1);
+    p.prompt_len = 5;
+    p.chat = true;
+    cr_expect_eq(sheaf_model_generate(model, "tt\0ee", &p, NULL, NULL, NULL), SHEAF_STATUS_INVALID);
+    cr_expect(strstr(sheaf_last_error(), "byte 2 of the message is a zero"), "%s",
+              sheaf_last_error());
+    p.chat = false;
+    generate(model, "tt\0ee", &p, &raw);
+    cr_expect_eq(raw.n_prompt, 3); /* "tt", the zero, "ee" */
+    sheaf_model_free(model);
+    sheaf_world_finalize();
+}
+
 /* The answer ends before the text, wherever tokens begin. */
 Test(turns, stop_texts_end_an_answer) {
     struct sheaf_model *model = open_model();

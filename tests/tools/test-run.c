@@ -400,6 +400,23 @@ Test(run, conversation) {
     }
 }
 
+/* So is one with a zero byte, which was cut there, and nothing is forgotten. */
+Test(run, a_message_with_a_zero_byte) {
+    struct sheaf__random_model_params p = sheaf__random_model_default_params();
+    char path[128], cmd[1024];
+    p.arch = "qwen2";
+    snprintf(path, sizeof path, "%s/talk.gguf", dir);
+    random_model(path, p);
+    snprintf(cmd, sizeof cmd,
+             "printf 'one\ntw\\0o\nthree\n' | '%s'/bin/sheaf-run -m %s -cnv -n 4 --temp 0 "
+             "--ignore-eos 2> %s/err; s=$?; cat %s/err; exit $s",
+             SHEAF_BUILD_DIR, path, dir, dir);
+    cr_assert_eq(run_command(cmd, 60, out, OUT), 0, "%s", out);
+    cr_expect_eq(count("a message with a zero byte is left out\n"), 1, "%s", out);
+    cr_expect(strstr(out, "generation  8 tokens"), "%s", out);
+    cr_expect_not(strstr(out, "is forgotten"), "%s", out);
+}
+
 /* A message that is longer than the context is left out, and the conversation goes on. */
 Test(run, a_message_that_does_not_fit) {
     struct sheaf__random_model_params p = sheaf__random_model_default_params();

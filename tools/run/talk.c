@@ -48,6 +48,13 @@ static bool take_line(struct talk *t, const char *line, size_t n, enum sheaf_sta
     return more;
 }
 
+/* A chat's texts end at a zero: what is behind it would be lost. */
+static void leave_out_zeros(struct talk *t) {
+    if (!t->len || !memchr(t->message, 0, t->len)) return;
+    fputs("sheaf-run: a message with a zero byte is left out\n", stderr);
+    t->len = 0;
+}
+
 /* The next message of the user that is not empty. */
 static enum sheaf_status read_message(struct talk *t, enum order *order) {
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
@@ -61,8 +68,10 @@ static enum sheaf_status read_message(struct talk *t, enum order *order) {
         n = getline(&line, &cap, stdin);
         if (n < 0) break;
         more = take_line(t, line, (size_t)n, &status);
+        if (!more && !status) leave_out_zeros(t);
     }
     free(line);
+    if (!status) leave_out_zeros(t); /* the last line may have ended with a backslash */
     *order = ORDER_MESSAGE;
     if (tool_interrupted() || (n < 0 && t->len == 0)) *order = ORDER_END;
     if (n < 0 && t->len == 0) fputc('\n', stderr);

@@ -100,7 +100,12 @@ static enum sheaf_status before_batch(void *user) {
 /* The prompt as a message of a chat: the first, or one behind other turns. */
 static enum sheaf_status format_chat(const struct generation *g, const char *prompt, size_t len,
                                      bool begins, char **out) {
-    const char *system = g->p.system ? g->p.system : "";
+    const char *system = g->p.system ? g->p.system : "", *zero = memchr(prompt, 0, len);
+    if (zero)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "byte %zu of the message is a zero, which chats cannot have: leave "
+                               "it out, or give the prompt as raw text",
+                               (size_t)(zero - prompt));
     struct sheaf_chat chat;
     char *message = strndup(prompt, len);
     const struct sheaf_chat_message messages[2] = {{"system", system}, {"user", message}};
