@@ -7,6 +7,9 @@
 
 #include "mpirun.h"
 
+#include "info/check.c"
+#include "info/copies.c"
+
 #define MODEL SHEAF_SOURCE_DIR "/models/kjv-q8_0.gguf"
 
 static char out[1 << 16];
@@ -105,6 +108,25 @@ Test(info, members_of_the_shares, .timeout = 60) {
     cr_expect_eq(info("-m " MODEL " --devices CPU0 --split 3,1"), 1, "%s", out);
     cr_expect(strstr(out, "2 numbers, but there is 1 member"), "%s", out);
     cr_expect_eq(info("-m " MODEL " --split 3,x"), 2, "%s", out);
+}
+
+/* Also of the last of many hosts, which had none beyond 64 links. */
+Test(info, links_of_every_host_are_checked) {
+    static struct link links[1 << 13];
+    static const int counts[][2] = {{1, 0}, {2, 1}, {11, 55}, {12, 21}, {40, 77}, {1000, 1997}};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        const int hosts = counts[i][0], n = choose_links(hosts, NULL);
+        cr_assert_eq(n, counts[i][1], "%d hosts: %d", hosts, n);
+        cr_assert_eq(choose_links(hosts, links), n);
+        for (int h = 0; h + 1 < hosts; h++) {
+            bool next = false, first = false;
+            for (int k = 0; k < n; k++) {
+                next = next || (links[k].a == h && links[k].b == h + 1);
+                first = first || (links[k].a == 0 && links[k].b == h + 1);
+            }
+            cr_expect(next && first, "host %d of %d", h, hosts);
+        }
+    }
 }
 
 /* As sheaf-run has it. */

@@ -21,7 +21,8 @@
 #include "copies.h"
 #include "model/file/weights.h"
 
-enum { MAX_NETS = 6, NET_TEXT = 40, MAX_PAIRS = 64, SMALL_CALLS = 200, LARGE_CALLS = 4 };
+enum { MAX_NETS = 6, NET_TEXT = 40, SMALL_CALLS = 200, LARGE_CALLS = 4 };
+enum { ALL_PAIRS = 11 }; /* hosts: up to so many, every link is measured */
 static const size_t LARGE_BYTES = (size_t)4 << 20;
 static const uint64_t MIN_SHM = (uint64_t)64 << 20; /* Open MPI takes 4 MiB a rank */
 static const double MAX_CLOCK_S = 1.0, OUTLIER = 3;
@@ -297,15 +298,15 @@ static enum sheaf_status measure(struct link *l, float *data) {
     return st;
 }
 
-static double median(const struct link *links, int n, bool latency) {
-    double v[MAX_PAIRS];
+/* v [n]: room. */
+static double median(const struct link *links, int n, bool latency, double *v) {
     for (int i = 0; i < n; i++) v[i] = latency ? links[i].us : links[i].gb_s;
     qsort(v, (size_t)n, sizeof *v, sheaf__by_double);
     return v[n / 2];
 }
 
-static void judge(const struct link *links, int n) {
-    const double us = median(links, n, true), gb_s = median(links, n, false);
+static void judge(const struct link *links, int n, double *room) {
+    const double us = median(links, n, true, room), gb_s = median(links, n, false, room);
     for (int i = 0; i < n; i++) {
         const struct link *l = &links[i];
         printf("link %s - %s: %.0f us, %.3f GB/s\n", sheaf_world_host_name(first_of(l->a)),
@@ -326,19 +327,32 @@ static void judge(const struct link *links, int n) {
     }
 }
 
-/* All pairs; with many hosts, each host with the next one and with the first. */
-static enum sheaf_status check_links(void) {
-    const int hosts = sheaf_world_n_hosts();
-    struct link links[MAX_PAIRS];
+/* All pairs; of many hosts, each with the next one and with the first. Returns how many; links: NULL, or
+ * room for them. */
+static int choose_links(int hosts, struct link *links) {
     int n = 0;
+    for (int a = 0; a < hosts; a++) {
+        const int last = hosts <= ALL_PAIRS || a == 0 ? hosts - 1 : a + 1;
+        for (int b = a + 1; b < hosts && b <= last; b++, n++)
+            if (links) links[n] = (struct link){.a = a, .b = b};
+    }
+    return n;
+}
+
+static enum sheaf_status check_links(void) {
+    const int hosts = sheaf_world_n_hosts(), n = choose_links(hosts, NULL);
+    struct link *links = calloc((size_t)n + 1, sizeof *links);
+    double *room = calloc((size_t)n + 1, sizeof *room);
     float *data = calloc(1, LARGE_BYTES);
-    enum sheaf_status st = data ? SHEAF_STATUS_SUCCESS : SHEAF_STATUS_ALLOC_FAILED;
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    if (!links || !room || !data)
+        st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory to check links");
     st = sheaf_world_agree(st, "check of links");
-    for (int a = 0; a < hosts; a++)
-        for (int b = a + 1; b < hosts && n < MAX_PAIRS; b++)
-            if (hosts <= 11 || a == 0 || b == a + 1) links[n++] = (struct link){.a = a, .b = b};
+    if (!st) choose_links(hosts, links);
     for (int i = 0; i < n && !st; i++) st = measure(&links[i], data);
-    if (!st && n && sheaf_world_rank() == 0) judge(links, n);
+    if (!st && n && sheaf_world_rank() == 0) judge(links, n, room);
+    free(links);
+    free(room);
     free(data);
     return st;
 }
