@@ -1,13 +1,15 @@
 /* Thread teams and how a backend uses one: barriers, two teams at once, changing the number of
- * threads, stopping by the abort callback, errors of workers. */
+ * threads, stopping by the abort callback, errors of workers. The profile of a backend. */
 #include <criterion/criterion.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "cpu/device/profile.h"
 #include "cpu/device/team.h"
 #include "sheaf/sheaf.h"
 
@@ -289,4 +291,48 @@ Test(cpu_team, two_backends_at_once) {
     cr_assert_eq(memcmp(a.out->data, b.out->data, sheaf_nbytes(a.out)), 0);
     free_work(&a);
     free_work(&b);
+}
+
+/* ---- the profile ---- */
+
+static char logged[16384];
+static void keep_log(enum sheaf_log_level level, const char *text, void *user) {
+    (void)level, (void)user;
+    snprintf(logged, sizeof logged, "%s", text);
+}
+
+/* Every op in every type of weights, more than the table has lines for: none is lost, and the text is whole. */
+Test(profile, has_the_time_of_all_ops) {
+    struct sheaf_tensor weight = {0}, node = {.src = {&weight}};
+    uint64_t calls = 0, sum = 0;
+    sheaf_log_set(keep_log, NULL);
+    setenv("SHEAF_CPU_PROFILE", "1", 1);
+    struct sheaf__cpu_profile *p = sheaf__cpu_profile_new("CPU0");
+    cr_assert(p);
+    sheaf__cpu_profile_start(p);
+    for (int op = 0; op < SHEAF_OP_COUNT; op++)
+        for (int type = 0; type < SHEAF_TYPE_COUNT; type++) {
+            node.op = (enum sheaf_op)op;
+            weight.type = (enum sheaf_type)type;
+            sheaf__cpu_profile_node(p, &node);
+            calls++;
+        }
+    sheaf__cpu_profile_free(p);
+    sheaf_log_set(NULL, NULL);
+    cr_assert_lt(strlen(logged), 8191);
+    int lines = 0;
+    for (const char *line = strchr(logged, '\n'); line; line = strchr(line + 1, '\n')) {
+        unsigned long long n;
+        double ms, us, share;
+        char last[8] = "";
+        if (!lines++) continue; /* the head */
+        cr_assert(strlen(line) > 22 &&
+                      sscanf(line + 23, "%llu %lf %lf %lf %7s", &n, &ms, &us, &share, last) == 5,
+                  "%.64s", line);
+        cr_expect_str_eq(last, "%");
+        sum += n;
+    }
+    cr_expect_eq(sum, calls, "%llu of %llu calls in %d lines", (unsigned long long)sum,
+                 (unsigned long long)calls, lines);
+    cr_expect(strstr(logged, "\nothers"), "%s", logged);
 }

@@ -2,6 +2,7 @@
 #include "cpu/device/profile.h"
 #include "base/clock.h"
 #include "base/settings.h"
+#include "base/text.h"
 #include "sheaf/log.h"
 
 #include <inttypes.h>
@@ -10,7 +11,10 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_LINES = 64, MAX_TEXT = 128 + MAX_LINES * 64 };
+enum {
+    MAX_LINES = SHEAF_OP_COUNT + 3 * SHEAF_TYPE_COUNT, /* one for each that there can be */
+    MOST_SHOWN = 100,                                  /* what a message of the log has room for */
+};
 
 /* An op, and for products and looked up rows the type of the weights. */
 struct line {
@@ -38,25 +42,34 @@ static int by_time(const void *a, const void *b) {
     return (x->ns < y->ns) - (x->ns > y->ns);
 }
 
+static void put_line(struct sheaf__text *t, const char *op, const char *type, const struct line *l,
+                     uint64_t all) {
+    sheaf__put(t, "\n%-14s %-7s %9" PRIu64 " %10.2f %8.2f %5.1f %%", op, type, l->calls,
+               1e-6 * (double)l->ns, 1e-3 * (double)l->ns / (double)l->calls,
+               all ? 100.0 * (double)l->ns / (double)all : 0.0);
+}
+
 static void print(struct sheaf__cpu_profile *p) {
-    char text[MAX_TEXT];
+    char text[8192];
+    struct sheaf__text t = {text, sizeof text, 0};
+    struct line others = {.calls = 0};
     uint64_t all = 0;
     for (int i = 0; i < p->n_lines; i++) all += p->lines[i].ns;
     qsort(p->lines, (size_t)p->n_lines, sizeof *p->lines, by_time);
-    int n = snprintf(text, sizeof text,
-                     "%s (process %d): %" PRIu64 " graphs, %.1f ms\n%-22s %9s %10s %8s %7s\n",
-                     p->device, (int)getpid(), p->graphs, 1e-6 * (double)all, "op", "calls", "ms",
-                     "us each", "share");
+    sheaf__put(&t, "%s (process %d): %" PRIu64 " graphs, %.1f ms\n%-22s %9s %10s %8s %7s",
+               p->device, (int)getpid(), p->graphs, 1e-6 * (double)all, "op", "calls", "ms",
+               "us each", "share");
     for (int i = 0; i < p->n_lines; i++) {
         const struct line *l = &p->lines[i];
-        const bool typed = l->type != SHEAF_TYPE_COUNT;
-        n += snprintf(text + n, sizeof text - (size_t)n,
-                      "%-14s %-7s %9" PRIu64 " %10.2f %8.2f %5.1f %%\n", sheaf_op_name(l->op),
-                      typed ? sheaf_type_name(l->type) : "", l->calls, 1e-6 * (double)l->ns,
-                      1e-3 * (double)l->ns / (double)l->calls,
-                      all ? 100.0 * (double)l->ns / (double)all : 0.0);
+        if (i < MOST_SHOWN) {
+            put_line(&t, sheaf_op_name(l->op),
+                     l->type != SHEAF_TYPE_COUNT ? sheaf_type_name(l->type) : "", l, all);
+        } else {
+            others.calls += l->calls;
+            others.ns += l->ns;
+        }
     }
-    if (n > 0 && text[n - 1] == '\n') text[n - 1] = '\0';
+    if (others.calls) put_line(&t, "others", "", &others, all);
     sheaf_log(SHEAF_LOG_DEBUG, "%s", text);
 }
 
@@ -76,7 +89,6 @@ static struct line *line_of(struct sheaf__cpu_profile *p, const struct sheaf_ten
     const enum sheaf_type type = typed ? node->src[0]->type : SHEAF_TYPE_COUNT;
     for (int i = 0; i < p->n_lines; i++)
         if (p->lines[i].op == node->op && p->lines[i].type == type) return &p->lines[i];
-    if (p->n_lines == MAX_LINES) return NULL;
     p->lines[p->n_lines] = (struct line){.op = node->op, .type = type};
     return &p->lines[p->n_lines++];
 }
@@ -84,9 +96,7 @@ static struct line *line_of(struct sheaf__cpu_profile *p, const struct sheaf_ten
 void sheaf__cpu_profile_node(struct sheaf__cpu_profile *p, const struct sheaf_tensor *node) {
     const uint64_t t = sheaf__time_ns();
     struct line *line = line_of(p, node);
-    if (line) {
-        line->calls++;
-        line->ns += t - p->last;
-    }
+    line->calls++;
+    line->ns += t - p->last;
     p->last = t;
 }
