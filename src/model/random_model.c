@@ -10,6 +10,7 @@
 
 #include "base/array.h"
 #include "base/hash.h"
+#include "base/text.h"
 #include "model/arch/arch.h"
 #include "model/file/mix.h"
 
@@ -57,11 +58,9 @@ static const struct {
 enum sheaf_status sheaf__random_model_preset(const char *name,
                                              struct sheaf__random_model_params *p) {
     char known[512] = "";
-    size_t n = 0;
+    struct sheaf__text text = {known, sizeof known, 0};
     for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
-        if (n < sizeof known)
-            n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "",
-                                  presets[i].name);
+        sheaf__put(&text, "%s%s", i ? ", " : "", presets[i].name);
         if (strcmp(name, presets[i].name) != 0) continue;
         p->arch = presets[i].arch;
         p->n_layer = presets[i].n_layer;

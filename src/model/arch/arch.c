@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
+
 /* clang-format off */
 #define D(name) SHEAF__DIM_##name
 #define A SHEAF__HALF_ATTENTION
@@ -192,14 +194,14 @@ uint64_t sheaf__arch_layer_needs(const struct sheaf__hparams *hp, int64_t il) {
 
 enum sheaf_status sheaf__arch_find(const char *name, const char *path,
                                    const struct sheaf__arch **out) {
-    char known[256] = "";
-    size_t n = 0;
-    for (size_t i = 0; archs[i] && n < sizeof known; i++) {
+    char known[512] = "";
+    struct sheaf__text text = {known, sizeof known, 0};
+    for (size_t i = 0; archs[i]; i++) {
         if (strcmp(archs[i]->name, name) == 0) {
             *out = archs[i];
             return SHEAF_STATUS_SUCCESS;
         }
-        n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", archs[i]->name);
+        sheaf__put(&text, "%s%s", i ? ", " : "", archs[i]->name);
     }
     return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
                            "%s: architecture '%.60s' is not supported; supported are %s", path,
