@@ -129,6 +129,19 @@ Test(info, links_of_every_host_are_checked) {
     }
 }
 
+/* A host with many bridges shares a network that is not among the first of its interfaces. */
+Test(info, networks_beyond_the_first_count) {
+    static struct facts a, b, none;
+    for (uint32_t i = 0; i < 20; i++) add_net(&a, "br", 0xc0a80001 + (i << 8), 0xffffff00);
+    add_net(&a, "ib0", 0x0a000001, 0xff000000);
+    add_net(&b, "ib0", 0x0a000002, 0xff000000);
+    add_net(&none, "eth0", 0xac100001, 0xffff0000);
+    cr_expect(shares_a_net(&a, &b) && shares_a_net(&b, &a));
+    cr_expect_not(shares_a_net(&a, &none));
+    for (uint32_t i = 0; i < 100; i++) add_net(&a, "br", 0xc0a90001 + (i << 8), 0xffffff00);
+    cr_expect(shares_a_net(&a, &none), "more than are kept: it may");
+}
+
 /* As sheaf-run has it. */
 Test(info, a_context_of_0_is_the_whole, .timeout = 60) {
     cr_assert_eq(info("-m " MODEL " --members 2 --ctx 0 --json"), 0, "%s", out);

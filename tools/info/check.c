@@ -21,7 +21,7 @@
 #include "copies.h"
 #include "model/file/weights.h"
 
-enum { MAX_NETS = 6, NET_TEXT = 40, SMALL_CALLS = 200, LARGE_CALLS = 4 };
+enum { MAX_NETS = 32, NET_TEXT = 40, SMALL_CALLS = 200, LARGE_CALLS = 4 };
 enum { ALL_PAIRS = 11 }; /* hosts: up to so many, every link is measured */
 static const size_t LARGE_BYTES = (size_t)4 << 20;
 static const uint64_t MIN_SHM = (uint64_t)64 << 20; /* Open MPI takes 4 MiB a rank */
@@ -38,7 +38,8 @@ struct facts { /* of one rank; plain numbers, because they travel as they are */
     uint64_t memory, memory_free, shm_free, model_bytes, model_print;
     uint64_t model_device, model_inode; /* of the (first) file */
     double clock; /* seconds since 1970, when all came out of a barrier */
-    int32_t n_nets, model_absent; /* absent: it cannot be opened, and may be elsewhere */
+    int32_t n_nets, more_nets;
+    int32_t model_absent; /* it cannot be opened, and may be elsewhere */
     struct net nets[MAX_NETS];
 };
 
@@ -64,20 +65,27 @@ static uint64_t meminfo(const char *key) {
     return (uint64_t)kib * 1024;
 }
 
+static void add_net(struct facts *f, const char *name, uint32_t address, uint32_t mask) {
+    if (f->n_nets == MAX_NETS) {
+        f->more_nets = 1;
+        return;
+    }
+    struct net *n = &f->nets[f->n_nets++];
+    *n = (struct net){.address = address, .mask = mask};
+    snprintf(n->name, sizeof n->name, "%s", name);
+}
+
 static void find_nets(struct facts *f) {
     struct ifaddrs *all = NULL;
     if (getifaddrs(&all)) return;
-    for (const struct ifaddrs *i = all; i && f->n_nets < MAX_NETS; i = i->ifa_next) {
+    for (const struct ifaddrs *i = all; i; i = i->ifa_next) {
         struct sockaddr_in a, m;
         if (!i->ifa_addr || i->ifa_addr->sa_family != AF_INET || !i->ifa_netmask ||
             !(i->ifa_flags & IFF_UP) || (i->ifa_flags & IFF_LOOPBACK))
             continue;
         memcpy(&a, i->ifa_addr, sizeof a);
         memcpy(&m, i->ifa_netmask, sizeof m);
-        struct net *n = &f->nets[f->n_nets++];
-        n->address = ntohl(a.sin_addr.s_addr);
-        n->mask = ntohl(m.sin_addr.s_addr);
-        snprintf(n->name, sizeof n->name, "%s", i->ifa_name);
+        add_net(f, i->ifa_name, ntohl(a.sin_addr.s_addr), ntohl(m.sin_addr.s_addr));
     }
     freeifaddrs(all);
 }
@@ -110,7 +118,9 @@ static void find_facts(const char *path, struct facts *f) {
     if (path) find_model(path, f);
 }
 
+/* Or may it, in one that is not listed? */
 static bool shares_a_net(const struct facts *a, const struct facts *b) {
+    if (a->more_nets || b->more_nets) return true;
     for (int i = 0; i < a->n_nets; i++)
         for (int k = 0; k < b->n_nets; k++)
             if (a->nets[i].mask == b->nets[k].mask &&
