@@ -44,6 +44,9 @@ Test(backend_ops, arguments, .timeout = DEADLINE) {
     cr_expect(some > 0 && some < all, "%d of %d", some, all);
     cr_assert_eq(ops("", "test -v -b CPU0 -o FLASH_ATTN_EXT -t q8_0", out), 0, "%s", out);
     cr_assert(strstr(out, "q8_0 [64,70,2,1]") && !strstr(out, "], f32 [64,70,"), "%s", out);
+    cr_assert_eq(ops("SHEAF_CPU_DEVICES=16", "test -b CPU13 -o NORM", out), 0, "%s", out);
+    cr_assert_eq(ops("SHEAF_CPU_DEVICES=70", "test -m CPU -o NORM", out), 1, "%s", out);
+    cr_assert(strstr(out, "all 70 devices: at most 64 are cut here"), "%s", out);
     cr_assert_eq(ops("", "test -b NOTHING", out), 1);
     cr_assert(strstr(out, "no device is named 'NOTHING'"), "%s", out);
 }

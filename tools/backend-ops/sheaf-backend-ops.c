@@ -23,7 +23,7 @@
 #include "base/launcher.h"
 #include "common/tool.h"
 
-enum { MAX_SHOWN = 20, MAX_MEMBERS = 64, MAX_TARGETS = 16 };
+enum { MAX_SHOWN = 20, MAX_MEMBERS = 64, MAX_METAS = 4, MAX_TARGETS = 12 + MAX_METAS };
 
 struct options {
     const char *mode[1], *op, *type, *device, *members;
@@ -434,9 +434,12 @@ static bool add_listed(struct target *targets, int *n, const sheaf_backend_dev_t
                        size_t n_devs, const struct options *o) {
     sheaf_backend_dev_t members[MAX_MEMBERS];
     size_t used = 0;
-    for (size_t i = 0; i < n_devs && used < MAX_MEMBERS; i++)
-        if (is_listed(o->members, devs[i])) members[used++] = devs[i];
-    if (used) return add_meta(targets, n, members, used, o);
+    for (size_t i = 0; i < n_devs; i++) {
+        if (!is_listed(o->members, devs[i])) continue;
+        if (used < MAX_MEMBERS) members[used] = devs[i];
+        used++;
+    }
+    if (used) return add_meta(targets, n, members, used, o); /* which refuses more */
     sheaf_set_error(SHEAF_STATUS_INVALID, "-m %s: there is no such device", o->members);
     return false;
 }
@@ -447,12 +450,12 @@ static bool add_targets(struct target *targets, int *n, const struct options *o)
     if (sheaf_world_devices(&devs, &n_devs)) return false;
     if (o->members) return add_listed(targets, n, devs, n_devs, o);
     if (sheaf_world_size() > 1) return add_meta(targets, n, devs, n_devs, o);
-    for (size_t i = 0; i < n_devs && i < MAX_TARGETS - 4; i++) {
+    for (size_t i = 0; i < n_devs && *n < MAX_TARGETS - MAX_METAS; i++) {
         /* the CPU devices are alike: one stands for all unless another is asked for */
         if (sheaf_backend_dev_is_cpu(devs[i]) && i > 0 && !o->device) continue;
         if (!add_target(targets, n, devs[i], 0, o)) return false;
     }
-    for (size_t m = 1; m <= n_devs && m <= 4; m++)
+    for (size_t m = 1; m <= n_devs && m <= MAX_METAS; m++)
         if (!add_meta(targets, n, devs, m, o)) return false;
     return true;
 }
