@@ -85,21 +85,23 @@ sheaf_backend_buffer_t sheaf_backend_buffer_init(sheaf_backend_buffer_type_t buf
                                                  void *context, size_t size);
 
 /* ---- backend ---- */
-/* Bits of tensor->flags that the library sets for devices. A bit has one meaning: 0 to 15 are those of
- * enum sheaf_tensor_flag, 16, 17, 22 and 24 the meta device's own (src/meta/meta_impl.h), 19 is
- * SHEAF__TENSOR_INTERNAL (src/backend/optional.h), 21 SHEAF_BACKEND_META_TENSOR_MOVES (sheaf/meta.h). */
+/* Bits of tensor->flags that the library sets for devices. A bit has one meaning: 0 to 15 are those
+ * of enum sheaf_tensor_flag, 16, 17, 22 and 24 the meta device's own (src/meta/meta_impl.h), 19 is
+ * SHEAF__TENSOR_INTERNAL (src/backend/optional.h), 21 SHEAF_BACKEND_META_TENSOR_MOVES
+ * (sheaf/meta.h). */
 enum sheaf_backend_tensor_flag {
     /* Of a node whose result a later graph reads; the scheduler sets it for backends with
      * release_tensor. */
     SHEAF_BACKEND_TENSOR_CARRIED = 1 << 18,
-    /* Of ARGMAX and TOP_K: their order of ties (sheaf/ops.h) is needed, since the choice is compared
-     * with those of other devices. A device with another order does not support the node. */
+    /* Of ARGMAX and TOP_K: their order of ties (sheaf/ops.h) is needed, since the choice is
+     * compared with those of other devices. A device with another order does not support the
+     * node. */
     SHEAF_BACKEND_TENSOR_TIES_BY_INDEX = 1 << 20,
-    /* Of a weight that only MUL_MAT and MUL_MAT_ID read, as their first operand, that is written before
-     * the first of them is computed, and not read back: a device may keep it in a layout of its own, and
-     * in no other, and then refuse what that layout does not serve, as products of strided columns or
-     * with operands of more than two dimensions. A meta device gives the flag to the slices of a weight
-     * that it cuts, and to that of its only member. */
+    /* Of a weight that only MUL_MAT and MUL_MAT_ID read, as their first operand, that is written
+     * before the first of them is computed, and not read back: a device may keep it in a layout of
+     * its own, and in no other, and then refuse what that layout does not serve, as products of
+     * strided columns or with operands of more than two dimensions. A meta device gives the flag to
+     * the slices of a weight that it cuts, and to that of its only member. */
     SHEAF_BACKEND_TENSOR_FACTOR = 1 << 23,
 };
 
@@ -136,8 +138,8 @@ struct sheaf_backend_i {
     enum sheaf_status (*event_wait)(sheaf_backend_t backend, sheaf_backend_event_t event);
     /* Only for backends whose results do not lie at tensor->data (the meta device). The scheduler
      * then gives them graphs that are whole: operands are nodes of the graph or among its leaves.
-     * A node flagged SHEAF_BACKEND_TENSOR_CARRIED must keep its value, as tensor->extra, until this is called; it is a
-     * leaf of later graphs. `tensor` is a key, it may be gone. */
+     * A node flagged SHEAF_BACKEND_TENSOR_CARRIED must keep its value, as tensor->extra, until this
+     * is called; it is a leaf of later graphs. `tensor` is a key, it may be gone. */
     void (*release_tensor)(sheaf_backend_t backend, const struct sheaf_tensor *tensor);
     /* Since version 3. Does all of graph_compute except the arithmetic: takes the memory that the
      * graph needs besides that of its tensors, and keeps it. For backends with release_tensor,

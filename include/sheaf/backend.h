@@ -160,9 +160,10 @@ enum sheaf_status sheaf_backend_tensor_get_2d_async(sheaf_backend_t backend,
                                                     size_t offset, size_t size, size_t n_copies,
                                                     size_t stride_tensor, size_t stride_data);
 /* Inputs of a graph, each whole, before work that is submitted later: like sheaf_backend_tensor_set
- * of each behind the queue, but the data may change when it returns: a device with a queue takes them
- * at once, or waits. Until sheaf_backend_synchronize the tensors are valid and only the queue touches
- * them. On a meta device they are of that device and placed. A failure may leave some written. */
+ * of each behind the queue, but the data may change when it returns: a device with a queue takes
+ * them at once, or waits. Until sheaf_backend_synchronize the tensors are valid and only the queue
+ * touches them. On a meta device they are of that device and placed. A failure may leave some
+ * written. */
 struct sheaf_tensor_write {
     struct sheaf_tensor *tensor;
     const void *data; /* [sheaf_nbytes(tensor)] */

@@ -48,8 +48,8 @@ enum sheaf_status sheaf_chat_format_messages(const struct sheaf_chat *chat,
                                              const struct sheaf_chat_message *messages, size_t n,
                                              bool reply, char **out);
 /* A later message of the user, behind an answer whose tokens are in the cache: the end of the
- * answer's turn, the message, the opening of the reply. Without SHEAF_TOKENIZE_ADD_SPECIAL. Owned by
- * the caller: free(). */
+ * answer's turn, the message, the opening of the reply. Without SHEAF_TOKENIZE_ADD_SPECIAL. Owned
+ * by the caller: free(). */
 enum sheaf_status sheaf_chat_format_turn(const struct sheaf_chat *chat, const char *message,
                                          char **out);
 /* The text between an answer that the model ended with its end-of-turn token and the next message:

@@ -3,10 +3,10 @@
  *
  * Environment: SHEAF_CPU_DEVICES (devices per domain), SHEAF_CPU_THREADS (threads per device, at
  * most its cores unless the cores are shared), SHEAF_CPU_ISA (portable | avx2 | avxvnni |
- * avx512 | avx512vbmi | avx512bf16 | amx: the kernels to be used), SHEAF_CPU_ACTIVATIONS (f32 | bf16 | q8),
- * SHEAF_CPU_PROFILE (1: a backend prints the time of each op to standard error when it is freed).
- * When several ranks of one host share a binding, each takes its share of the cores. A bad value is
- * an error that names the variable.
+ * avx512 | avx512vbmi | avx512bf16 | amx: the kernels to be used), SHEAF_CPU_ACTIVATIONS (f32 |
+ * bf16 | q8), SHEAF_CPU_PROFILE (1: a backend prints the time of each op to standard error when it
+ * is freed). When several ranks of one host share a binding, each takes its share of the cores. A
+ * bad value is an error that names the variable.
  *
  * Kernels for an instruction set are a module libsheaf-cpu-ISA.so, found where sheaf/module.h says.
  * No call is needed: the first use of a CPU device takes the best that the CPU runs, portable
@@ -61,8 +61,8 @@ enum sheaf_status sheaf_backend_cpu_buffer_from_ptr(void *ptr, size_t size,
  * for other devices or an index outside. */
 size_t sheaf_backend_cpu_n_memories(sheaf_backend_dev_t dev);
 sheaf_backend_buffer_type_t sheaf_backend_cpu_memory_buffer_type(sheaf_backend_dev_t dev, size_t i);
-/* Name of the kernels in use: "portable", "avx2", "avxvnni", "avx512", "avx512vbmi", "avx512bf16", "amx"; "?" if
- * a setting is bad. */
+/* Name of the kernels in use: "portable", "avx2", "avxvnni", "avx512", "avx512vbmi", "avx512bf16",
+ * "amx"; "?" if a setting is bad. */
 const char *sheaf_cpu_isa_name(void);
 
 #ifdef __cplusplus

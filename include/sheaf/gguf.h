@@ -35,9 +35,9 @@ struct sheaf_gguf;
  * file stays open until sheaf_gguf_free, for sheaf_gguf_read. A name or key with control characters
  * is refused: no model has one, and messages show names to terminals. */
 enum sheaf_status sheaf_gguf_open(const char *path, struct sheaf_gguf **out);
-/* As sheaf_gguf_open, with the same checks, from the first `size` bytes of a file of file_size bytes that
- * this process cannot read: those of sheaf_gguf_read_header of one that can. No tensor can be read.
- * path is for messages; header is read during the call only. */
+/* As sheaf_gguf_open, with the same checks, from the first `size` bytes of a file of file_size
+ * bytes that this process cannot read: those of sheaf_gguf_read_header of one that can. No tensor
+ * can be read. path is for messages; header is read during the call only. */
 enum sheaf_status sheaf_gguf_open_header(const char *path, const void *header, size_t size,
                                          size_t file_size, struct sheaf_gguf **out);
 void sheaf_gguf_free(struct sheaf_gguf *gguf); /* accepts NULL */
@@ -87,9 +87,9 @@ struct sheaf_gguf_tensor {
 int64_t sheaf_gguf_n_tensors(const struct sheaf_gguf *gguf);
 int64_t sheaf_gguf_find_tensor(const struct sheaf_gguf *gguf, const char *name); /* -1 if absent */
 const struct sheaf_gguf_tensor *sheaf_gguf_tensor(const struct sheaf_gguf *gguf, int64_t i);
-/* Bytes [offset, offset + size) of the data of a tensor of this GGUF, from the file that was opened:
- * one that has taken its name since is not read. IO: the file became shorter, or cannot be read. Any
- * thread. */
+/* Bytes [offset, offset + size) of the data of a tensor of this GGUF, from the file that was
+ * opened: one that has taken its name since is not read. IO: the file became shorter, or cannot be
+ * read. Any thread. */
 enum sheaf_status sheaf_gguf_read(const struct sheaf_gguf *gguf,
                                   const struct sheaf_gguf_tensor *tensor, size_t offset, void *dst,
                                   size_t size);
@@ -115,9 +115,9 @@ enum sheaf_status sheaf_gguf_copy_kv(struct sheaf_gguf *dst, const struct sheaf_
 enum sheaf_status sheaf_gguf_add_tensor(struct sheaf_gguf *gguf, const char *name,
                                         enum sheaf_type type, int n_dims, const int64_t *ne,
                                         const void *data);
-/* A file that cannot be written whole is not left behind, and one that was there stays. A symbolic link
- * is followed, and a file that is replaced keeps its mode; INVALID, before any tensor is asked for, if the path
- * names anything but a regular file. */
+/* A file that cannot be written whole is not left behind, and one that was there stays. A symbolic
+ * link is followed, and a file that is replaced keeps its mode; INVALID, before any tensor is asked
+ * for, if the path names anything but a regular file. */
 enum sheaf_status sheaf_gguf_write(const struct sheaf_gguf *gguf, const char *path);
 /* *data: the bytes of tensor i, valid until the next call. A failure ends the writing with it. */
 typedef enum sheaf_status (*sheaf_gguf_source_fn)(void *user, int64_t i, const void **data);

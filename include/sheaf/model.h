@@ -64,11 +64,11 @@ struct sheaf_model_params {
 
 struct sheaf_model_params sheaf_model_default_params(void);
 
-/* Opens the file, divides it over the devices, loads this rank's slices and makes the K/V cache. Ranks
- * that cannot open the file get metadata and slices from the first rank that can, which a warning says
- * (not with params.single). An own copy that is damaged, or another model, is an error. Collective,
- * after sheaf_world_init. params is read during the call only. *out is freed by sheaf_model_free before
- * sheaf_world_finalize; NULL on failure. */
+/* Opens the file, divides it over the devices, loads this rank's slices and makes the K/V cache.
+ * Ranks that cannot open the file get metadata and slices from the first rank that can, which a
+ * warning says (not with params.single). An own copy that is damaged, or another model, is an
+ * error. Collective, after sheaf_world_init. params is read during the call only. *out is freed by
+ * sheaf_model_free before sheaf_world_finalize; NULL on failure. */
 enum sheaf_status sheaf_model_open(const struct sheaf_model_params *params,
                                    struct sheaf_model **out);
 void sheaf_model_free(struct sheaf_model *model); /* accepts NULL */
@@ -103,8 +103,9 @@ const char *sheaf_model_device_name(sheaf_backend_dev_t dev);
 sheaf_backend_t sheaf_model_backend(const struct sheaf_model *model);
 /* NULL with params.single. */
 sheaf_backend_dev_t sheaf_model_meta(const struct sheaf_model *model);
-/* "q heads 6,3, k/v heads 2,1, ffn 1024,512, vocabulary 32768,16384" into buf [n], always terminated;
- * returns buf. Five and more members with the same count in a row are one: "ffn 96(x16)". */
+/* "q heads 6,3, k/v heads 2,1, ffn 1024,512, vocabulary 32768,16384" into buf [n], always
+ * terminated; returns buf. Five and more members with the same count in a row are one: "ffn
+ * 96(x16)". */
 char *sheaf_model_print_split(const struct sheaf_model *model, char *buf, size_t n);
 /* Bytes of weights and cache that member i reads to evaluate one token behind n_past others. */
 enum sheaf_status sheaf_model_token_bytes(const struct sheaf_model *model, int i, double n_past,
@@ -158,9 +159,9 @@ enum sheaf_model_pooling {
     SHEAF_MODEL_POOLING_CLS, /* that of the first token */
     SHEAF_MODEL_POOLING_LAST,
 };
-/* The embedding of a text of n tokens by an encoder (bert): dst [n_embd] on every rank, of length 1.
- * Texts do not see each other, nor the cache. UNSUPPORTED if the model writes text instead, INVALID
- * if there is no token, or there are more than n_ctx_train or n_batch. Collective. */
+/* The embedding of a text of n tokens by an encoder (bert): dst [n_embd], of length 1, on every
+ * rank. Texts do not see each other, nor the cache. UNSUPPORTED if the model writes text instead,
+ * INVALID if there is no token, or there are more than n_ctx_train or n_batch. Collective. */
 enum sheaf_status sheaf_model_embed(struct sheaf_model *model, const int32_t *tokens, int64_t n,
                                     enum sheaf_model_pooling pooling, float *dst);
 
@@ -173,8 +174,8 @@ void sheaf_model_cache_clear(struct sheaf_model *model);
 enum sheaf_status sheaf_model_cache_remove(struct sheaf_model *model, int seq, int64_t from,
                                            int64_t to);
 /* A model with states (mamba2) has sequence 0 only, which is forgotten whole and never copied:
- * UNSUPPORTED otherwise. Sequence `to_seq` gets positions [from, to) of sequence `seq`, in the same cells.
- * to -1: to the end. INVALID if it has one of them already. */
+ * UNSUPPORTED otherwise. Sequence `to_seq` gets positions [from, to) of sequence `seq`, in the same
+ * cells. to -1: to the end. INVALID if it has one of them already. */
 enum sheaf_status sheaf_model_cache_copy(struct sheaf_model *model, int seq, int to_seq,
                                          int64_t from, int64_t to);
 /* The position behind the last one of a sequence: 0 if it is empty; -1 if there is no such one. */

@@ -30,8 +30,8 @@ enum sheaf_status sheaf_backend_unload(sheaf_backend_reg_t reg);
  * SHEAF_BACKEND_PATH (separated by ':'), the directory that libsheaf lies in, the directory of the
  * running program. A module is a file libsheaf-NAME.so or libsheaf-NAME-VARIANT.so. Of the files
  * of one NAME the one with the highest score is loaded; among equals the first found. Left out in
- * silence: files with score 0, backends whose name is registered already, and libsheaf-cpu-*.so, the
- * kernels of the CPU device, which it finds by itself in the same places (sheaf/cpu.h).
+ * silence: files with score 0, backends whose name is registered already, and libsheaf-cpu-*.so,
+ * the kernels of the CPU device, which it finds by itself in the same places (sheaf/cpu.h).
  *
  * SUCCESS, also if there is nothing to load. Otherwise the status of the first failure; the text
  * names every file that could not be loaded and why. All others are loaded nevertheless, so a

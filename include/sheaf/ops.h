@@ -6,7 +6,8 @@
  * graph can be built without checks between calls. Shapes are written [ne0, ne1, ne2, ne3] in the
  * letters of the split rules (docs/split.md).
  *
- * Layout of op_params, 32-bit words by number (f: the bits of a float, i: int32, u: half of a uint64):
+ * Layout of op_params, 32-bit words by number (f: the bits of a float, i: int32, u: half of a
+ * uint64):
  *   SCALE            0 f scale, 1 f bias
  *   TOP_K            0 i k
  *   CONCAT           0 i dim
@@ -69,9 +70,10 @@
  *   ADD_ID           rows of b: an id outside yields zeros
  *   MEAN             elements of a row: the sum of the slice is divided by extent
  *   SOFT_MAX, FLASH_ATTN_EXT   heads: head h of the slice is head base + h of extent (ALiBi slopes)
- * Word 13 of FLASH_ATTN_EXT (SHEAF_OP_PARAM_GROUP) is 0, except on a slice that begins or ends inside of
- * a group of query heads: then it is r, the query heads of a K/V head, and head h of the slice reads
- * K/V head (base % r + h) / r of the slice, whose K/V heads are those that its query heads read. */
+ * Word 13 of FLASH_ATTN_EXT (SHEAF_OP_PARAM_GROUP) is 0, except on a slice that begins or ends
+ * inside of a group of query heads: then it is r, the query heads of a K/V head, and head h of the
+ * slice reads K/V head (base % r + h) / r of the slice, whose K/V heads are those that its query
+ * heads read. */
 #ifndef SHEAF_OPS_H
 #define SHEAF_OPS_H
 
@@ -327,8 +329,8 @@ struct sheaf_tensor *sheaf_gelu(struct sheaf_context *ctx, struct sheaf_tensor *
 struct sheaf_tensor *sheaf_relu(struct sheaf_context *ctx, struct sheaf_tensor *a);
 struct sheaf_tensor *sheaf_tanh(struct sheaf_context *ctx, struct sheaf_tensor *a);
 struct sheaf_tensor *sheaf_sigmoid(struct sheaf_context *ctx, struct sheaf_tensor *a);
-/* x > 0: p x^2 + beta x, else n (exp(min(x, eps)) - 1 - x) + beta x, where p = softplus(alpha_p) and
- * n = beta + softplus(alpha_n): arXiv 2411.13010. The words hold n and p. */
+/* x > 0: p x^2 + beta x, else n (exp(min(x, eps)) - 1 - x) + beta x, where p = softplus(alpha_p)
+ * and n = beta + softplus(alpha_n): arXiv 2411.13010. The words hold n and p. */
 struct sheaf_tensor *sheaf_xielu(struct sheaf_context *ctx, struct sheaf_tensor *a, float alpha_n,
                                  float alpha_p, float beta, float eps);
 
@@ -345,8 +347,8 @@ struct sheaf_tensor *sheaf_swiglu_split(struct sheaf_context *ctx, struct sheaf_
 struct sheaf_tensor *sheaf_geglu(struct sheaf_context *ctx, struct sheaf_tensor *a);
 struct sheaf_tensor *sheaf_geglu_split(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                        struct sheaf_tensor *b);
-/* With x = min(a, limit), y = b held in [-limit, limit], limit >= 0: x sigmoid(alpha x) (y + 1), the
- * unit of gpt-oss; and silu(x) y. */
+/* With x = min(a, limit), y = b held in [-limit, limit], limit >= 0: x sigmoid(alpha x) (y + 1),
+ * the unit of gpt-oss; and silu(x) y. */
 struct sheaf_tensor *sheaf_swiglu_oai(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                       struct sheaf_tensor *b, float alpha, float limit);
 struct sheaf_tensor *sheaf_swiglu_clamp(struct sheaf_context *ctx, struct sheaf_tensor *a,
@@ -389,8 +391,8 @@ struct sheaf_tensor *sheaf_pad(struct sheaf_context *ctx, struct sheaf_tensor *a
 struct sheaf_tensor *sheaf_rms_norm(struct sheaf_context *ctx, struct sheaf_tensor *a, float eps);
 struct sheaf_tensor *sheaf_norm(struct sheaf_context *ctx, struct sheaf_tensor *a, float eps);
 struct sheaf_tensor *sheaf_l2_norm(struct sheaf_context *ctx, struct sheaf_tensor *a, float eps);
-/* As sheaf_norm, over the planes [w, h] of a group of channels at a time: a F32 [w, h, c, s]. A group
- * has ceil(c / n_groups) channels, the last one what is left. arXiv 1803.08494. */
+/* As sheaf_norm, over the planes [w, h] of a group of channels at a time: a F32 [w, h, c, s]. A
+ * group has ceil(c / n_groups) channels, the last one what is left. arXiv 1803.08494. */
 struct sheaf_tensor *sheaf_group_norm(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                       int n_groups, float eps);
 
@@ -426,8 +428,8 @@ struct sheaf_tensor *sheaf_tri(struct sheaf_context *ctx, struct sheaf_tensor *a
                                enum sheaf_tri_type type);
 /* [n, 1, h, s] -> [n, n, h, s] with a on the diagonals, zeros elsewhere */
 struct sheaf_tensor *sheaf_diag(struct sheaf_context *ctx, struct sheaf_tensor *a);
-/* a [i, j, h, s] with -inf, or 0, where the number of the column is more than n_past and that of the
- * row */
+/* a [i, j, h, s] with -inf, or 0, where the number of the column is more than n_past and that of
+ * the row */
 struct sheaf_tensor *sheaf_diag_mask_inf(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                          int n_past);
 struct sheaf_tensor *sheaf_diag_mask_zero(struct sheaf_context *ctx, struct sheaf_tensor *a,
@@ -441,48 +443,49 @@ struct sheaf_tensor *sheaf_arange(struct sheaf_context *ctx, float start, float 
 
 /* ---- images and signals ---- */
 
-/* The elements under each place of the window, as columns: x [i, j, c, n] of F32, F16 or BF16 -> F32 or
- * F16 [c.w.v, I, J, n] for a window of v w elements and I J places. Of signals [i, c, n]: as images
- * [i, 1, c, n], with a window of v 1. */
+/* The elements under each place of the window, as columns: x [i, j, c, n] of F32, F16 or BF16 ->
+ * F32 or F16 [c.w.v, I, J, n] for a window of v w elements and I J places. Of signals [i, c, n]: as
+ * images [i, 1, c, n], with a window of v 1. */
 struct sheaf_tensor *sheaf_im2col(struct sheaf_context *ctx, struct sheaf_tensor *x,
                                   const struct sheaf_window *window, enum sheaf_type type);
 /* Kernel a [v, w, k, m] of F32, F16 or BF16, image b F32 [i, j, k, n] -> F32 [I, J, m, n]; the size
- * of the window is that of the kernel. Depthwise: a [v, w, 1, c], b [i, j, c, n] -> [I, J, c, n]. */
+ * of the window is that of the kernel. Depthwise: a [v, w, 1, c], b [i, j, c, n] -> [I, J, c,
+ * n]. */
 struct sheaf_tensor *sheaf_conv_2d(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                    struct sheaf_tensor *b, const struct sheaf_window *window);
 struct sheaf_tensor *sheaf_conv_2d_dw(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                       struct sheaf_tensor *b, const struct sheaf_window *window);
-/* Of volumes. A fourth dimension is taken, so channels are the faster factor of dimension 3: x [i, j,
- * l, n.c] -> F32 or F16 [c.u.w.v, I, J, n.L]; kernel a [v, w, u, m.k], image b F32 [i, j, l, n.k] ->
- * F32 [I, J, L, n.m]. channels: c, or k. */
+/* Of volumes. A fourth dimension is taken, so channels are the faster factor of dimension 3: x [i,
+ * j, l, n.c] -> F32 or F16 [c.u.w.v, I, J, n.L]; kernel a [v, w, u, m.k], image b F32 [i, j, l,
+ * n.k] -> F32 [I, J, L, n.m]. channels: c, or k. */
 struct sheaf_tensor *sheaf_im2col_3d(struct sheaf_context *ctx, struct sheaf_tensor *x,
                                      int64_t channels, const struct sheaf_window_3d *window,
                                      enum sheaf_type type);
 struct sheaf_tensor *sheaf_conv_3d(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                    struct sheaf_tensor *b, int64_t channels,
                                    const struct sheaf_window_3d *window);
-/* Kernel a [w, m, k], signal b F32 [i, k] -> F32 [(i - 1) stride + w, m]; kernel a [v, w, m, k], image
- * b F32 [i, j, k, n] -> F32 [(i - 1) stride + v, (j - 1) stride + w, m, n] */
+/* Kernel a [w, m, k], signal b F32 [i, k] -> F32 [(i - 1) stride + w, m]; kernel a [v, w, m, k],
+ * image b F32 [i, j, k, n] -> F32 [(i - 1) stride + v, (j - 1) stride + w, m, n] */
 struct sheaf_tensor *sheaf_conv_transpose_1d(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                              struct sheaf_tensor *b, int stride);
 struct sheaf_tensor *sheaf_conv_transpose_2d(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                              struct sheaf_tensor *b, int stride);
 /* Columns added up to a signal, the second half of a CONV_TRANSPOSE_1D: a [m.w, i] of F32, F16 or
- * BF16, w = size elements of each of m channels -> [(i - 1) stride + w - 2 pad, m] of a's type: column
- * i lies at i stride, and pad elements are cut from both ends. */
+ * BF16, w = size elements of each of m channels -> [(i - 1) stride + w - 2 pad, m] of a's type:
+ * column i lies at i stride, and pad elements are cut from both ends. */
 struct sheaf_tensor *sheaf_col2im_1d(struct sheaf_context *ctx, struct sheaf_tensor *a, int size,
                                      int stride, int pad);
 /* The largest element, or the mean, under each place: a [i, j, c, n] -> F32 [I, j, c, n], or [I, J,
- * c, n]. A mean of POOL_1D is of the elements inside, of POOL_2D their sum over the window's size. A
- * place with no element, which pads as large as the window leave, has the mean 0 and the maximum
+ * c, n]. A mean of POOL_1D is of the elements inside, of POOL_2D their sum over the window's size.
+ * A place with no element, which pads as large as the window leave, has the mean 0 and the maximum
  * -FLT_MAX. The window's dilation is not used. */
 struct sheaf_tensor *sheaf_pool_1d(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                    enum sheaf_pool kind, int size, int stride, int pad);
 struct sheaf_tensor *sheaf_pool_2d(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                    enum sheaf_pool kind, const struct sheaf_window *window);
-/* F32 of another shape. align_corners: the first and the last elements of dimensions 0 and 1 stay at
- * the ends, not with ANTIALIAS; else elements are the middles of equal parts. Beyond the ends the last
- * element goes on. */
+/* F32 of another shape. align_corners: the first and the last elements of dimensions 0 and 1 stay
+ * at the ends, not with ANTIALIAS; else elements are the middles of equal parts. Beyond the ends
+ * the last element goes on. */
 struct sheaf_tensor *sheaf_upscale(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                    const int64_t ne[4], enum sheaf_scale_mode mode,
                                    bool align_corners);
@@ -492,16 +495,16 @@ struct sheaf_tensor *sheaf_pad_reflect_1d(struct sheaf_context *ctx, struct shea
 /* Element i of dimension d goes to i + shift[d], around the end; F32. */
 struct sheaf_tensor *sheaf_roll(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                 const int shift[4]);
-/* Of each number t of a F32 [n], dim / 2 cosines and as many sines of t max_period^(-i / (dim / 2)),
- * and 0 behind them if dim is odd: F32 [dim, n] */
+/* Of each number t of a F32 [n], dim / 2 cosines and as many sines of t max_period^(-i /
+ * (dim / 2)), and 0 behind them if dim is odd: F32 [dim, n] */
 struct sheaf_tensor *sheaf_timestep_embedding(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                               int dim, int max_period);
 /* Attention inside windows, with places relative to each other (segment-anything, arXiv 2304.02643;
  * ViTDet, 2203.16527), all F32; GET_REL_POS takes F16 and BF16 as well, and gives the same type.
- * WIN_PART: a [e, i, j] -> [e, w, w, q.p]: q rows of p windows that cover i and j, zeros beyond their
- * ends. WIN_UNPART undoes it for given i and j. GET_REL_POS: a [e, 2 n - 1] -> [e, n, n]: row (k, q) is
- * row n - 1 - k + q of a. ADD_REL_POS: a [n.n, u.t, b], pw and ph [n, t, u, b]: element (y.x, r, b) plus
- * pw (x, r, b) and ph (y, r, b). */
+ * WIN_PART: a [e, i, j] -> [e, w, w, q.p]: q rows of p windows that cover i and j, zeros beyond
+ * their ends. WIN_UNPART undoes it for given i and j. GET_REL_POS: a [e, 2 n - 1] -> [e, n, n]: row
+ * (k, q) is row n - 1 - k + q of a. ADD_REL_POS: a [n.n, u.t, b], pw and ph [n, t, u, b]: element
+ * (y.x, r, b) plus pw (x, r, b) and ph (y, r, b). */
 struct sheaf_tensor *sheaf_win_part(struct sheaf_context *ctx, struct sheaf_tensor *a, int w);
 struct sheaf_tensor *sheaf_win_unpart(struct sheaf_context *ctx, struct sheaf_tensor *a, int64_t i,
                                       int64_t j, int w);
@@ -519,9 +522,9 @@ struct sheaf_tensor *sheaf_lightning_indexer(struct sheaf_context *ctx, struct s
                                              struct sheaf_tensor *k, struct sheaf_tensor *w,
                                              struct sheaf_tensor *mask);
 /* Hyper-connections (arXiv 2512.24880) of c streams, 1 to SHEAF_HC_MAX, all F32. How streams are
- * mixed: mixes [(2 + c) c, n], of which elements from 2c on are c rows of c, scale [3], base [(2 + c)
- * c] -> [c, c, n]: mixes scale[2] + base, the softmax of each row plus eps, then n_iter times
- * divided by column sums, before each but the first time by row sums, each plus eps. */
+ * mixed: mixes [(2 + c) c, n], of which elements from 2c on are c rows of c, scale [3], base
+ * [(2 + c) c] -> [c, c, n]: mixes scale[2] + base, the softmax of each row plus eps, then n_iter
+ * times divided by column sums, before each but the first time by row sums, each plus eps. */
 struct sheaf_tensor *sheaf_dsv4_hc_comb(struct sheaf_context *ctx, struct sheaf_tensor *mixes,
                                         struct sheaf_tensor *scale, struct sheaf_tensor *base,
                                         float eps, int n_iter);
@@ -578,20 +581,21 @@ struct sheaf_tensor *sheaf_transpose(struct sheaf_context *ctx, struct sheaf_ten
  * type; of a I32 -> I32. An id outside [0, v) fails the compute. */
 struct sheaf_tensor *sheaf_get_rows(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                     struct sheaf_tensor *b);
-/* Writes the rows of b F32 or F16 [e, n, H.h, S.s] into a [e, L, H.h, S.s] at the row numbers c (I64
- * or I32) [n, h, s], converting to a's type: lists are repeated over dimensions 2 and 3. The result
- * is a view of a. An id outside [0, L) fails the compute. */
+/* Writes the rows of b F32 or F16 [e, n, H.h, S.s] into a [e, L, H.h, S.s] at the row numbers c
+ * (I64 or I32) [n, h, s], converting to a's type: lists are repeated over dimensions 2 and 3. The
+ * result is a view of a. An id outside [0, L) fails the compute. */
 struct sheaf_tensor *sheaf_set_rows(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                     struct sheaf_tensor *b, struct sheaf_tensor *c);
 
 struct sheaf_tensor *sheaf_soft_max(struct sheaf_context *ctx, struct sheaf_tensor *a);
-/* softmax(a * scale + slope * mask) over rows: a F32 [k, n, H.h, S.s], mask F32 or F16 [k, >=n, h, s]
- * (repeated over dimensions 2 and 3) or NULL; max_bias > 0: ALiBi slopes per head (dimension 2). */
+/* softmax(a * scale + slope * mask) over rows: a F32 [k, n, H.h, S.s], mask F32 or F16 [k, >=n, h,
+ * s] (repeated over dimensions 2 and 3) or NULL; max_bias > 0: ALiBi slopes per head (dimension
+ * 2). */
 struct sheaf_tensor *sheaf_soft_max_ext(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                         struct sheaf_tensor *mask, float scale, float max_bias);
-/* The same with sinks F32 [H.h], one for each head: a score that joins the largest value and the sum
- * of every row of its head, and has no place in the result (Xiao et al., arXiv 2309.17453; gpt-oss).
- * A row adds up to less than 1. NULL: none. */
+/* The same with sinks F32 [H.h], one for each head: a score that joins the largest value and the
+ * sum of every row of its head, and has no place in the result (Xiao et al., arXiv 2309.17453;
+ * gpt-oss). A row adds up to less than 1. NULL: none. */
 struct sheaf_tensor *sheaf_soft_max_sinks(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                           struct sheaf_tensor *mask, struct sheaf_tensor *sinks,
                                           float scale, float max_bias);
@@ -605,17 +609,17 @@ struct sheaf_tensor *sheaf_rope_ext(struct sheaf_context *ctx, struct sheaf_tens
                                     float freq_scale, float ext_factor, float attn_factor,
                                     float beta_fast, float beta_slow);
 /* The same with four positions a token, pos I32 [4 n]: those of all n by time, then by height, by
- * width, and one more. mode: MROPE, IMROPE, or VISION, where n_dims is d / 2, all of d is rotated, and
- * freq_factors are [n_dims]. sections: how many pairs of a round go by each position; their sum is
- * from 1 to d. (arXiv 2409.12191) */
+ * width, and one more. mode: MROPE, IMROPE, or VISION, where n_dims is d / 2, all of d is rotated,
+ * and freq_factors are [n_dims]. sections: how many pairs of a round go by each position; their sum
+ * is from 1 to d. (arXiv 2409.12191) */
 struct sheaf_tensor *sheaf_rope_multi(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                       struct sheaf_tensor *pos, struct sheaf_tensor *freq_factors,
                                       int n_dims, const int sections[4], int mode, int n_ctx_orig,
                                       float freq_base, float freq_scale, float ext_factor,
                                       float attn_factor, float beta_fast, float beta_slow);
-/* Change `rope`, a node that one of the two above made and no other reads, and return it; NULL if it
- * does not fit. The dimensions [offset, offset + n_dims) are rotated, not the first ones; not with
- * VISION. And: turned by the negative angle, which undoes ROPE (op ROPE_BACK). */
+/* Change `rope`, a node that one of the two above made and no other reads, and return it; NULL if
+ * it does not fit. The dimensions [offset, offset + n_dims) are rotated, not the first ones; not
+ * with VISION. And: turned by the negative angle, which undoes ROPE (op ROPE_BACK). */
 struct sheaf_tensor *sheaf_rope_set_offset(struct sheaf_tensor *rope, int offset);
 struct sheaf_tensor *sheaf_rope_back(struct sheaf_tensor *rope);
 
@@ -623,14 +627,14 @@ struct sheaf_tensor *sheaf_rope_back(struct sheaf_tensor *rope);
  * F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 IQ4_NL are fast; K and V may differ in type and in d and e,
  * V may be a view of K; rows dense), mask F16 or F32 [t, >=n, h, s], h a divisor of g.r, or NULL ->
  * F32 [e, g.r, n, S.s] (note the order). Query head i reads K/V head i / r and the mask's i mod h.
- * scale on q.k; max_bias > 0: ALiBi; logit_softcap != 0: cap * tanh(score / cap). A row whose scores
- * are all -inf yields zeros. */
+ * scale on q.k; max_bias > 0: ALiBi; logit_softcap != 0: cap * tanh(score / cap). A row whose
+ * scores are all -inf yields zeros. */
 struct sheaf_tensor *sheaf_flash_attn_ext(struct sheaf_context *ctx, struct sheaf_tensor *q,
                                           struct sheaf_tensor *k, struct sheaf_tensor *v,
                                           struct sheaf_tensor *mask, float scale, float max_bias,
                                           float logit_softcap);
-/* The same with sinks F32 [g.r]: a score for each query head that joins the largest value and the sum
- * of its softmax and has no value (as of sheaf_soft_max_sinks). NULL: none. */
+/* The same with sinks F32 [g.r]: a score for each query head that joins the largest value and the
+ * sum of its softmax and has no value (as of sheaf_soft_max_sinks). NULL: none. */
 struct sheaf_tensor *sheaf_flash_attn_sinks(struct sheaf_context *ctx, struct sheaf_tensor *q,
                                             struct sheaf_tensor *k, struct sheaf_tensor *v,
                                             struct sheaf_tensor *mask, struct sheaf_tensor *sinks,
@@ -650,8 +654,8 @@ struct sheaf_tensor *sheaf_ssm_conv(struct sheaf_context *ctx, struct sheaf_tens
  * [k, d, g.r, S], x [d, g.r, t, s], dt [g.r, t, s], a [k, g.r] (Mamba) or [1, g.r] (Mamba-2), b and
  * c [k, g, t, s], ids I32 [s]: sequence s begins with state ids[s], which must be in [0, S).
  * -> y [d, g.r, t, s] ++ states [k, d, g.r, s, kept], newest first; of more than t states the older
- * are 0. dt' = log(1 + exp(dt)); state = state exp(dt' a) + x dt' b; y = sum over k of state c. Head
- * h reads b and c of group h / r. kept >= 1; 1 for Mamba. */
+ * are 0. dt' = log(1 + exp(dt)); state = state exp(dt' a) + x dt' b; y = sum over k of state c.
+ * Head h reads b and c of group h / r. kept >= 1; 1 for Mamba. */
 struct sheaf_tensor *sheaf_ssm_scan(struct sheaf_context *ctx, struct sheaf_tensor *s,
                                     struct sheaf_tensor *x, struct sheaf_tensor *dt,
                                     struct sheaf_tensor *a, struct sheaf_tensor *b,
@@ -664,8 +668,8 @@ struct sheaf_tensor *sheaf_gated_delta_net(struct sheaf_context *ctx, struct she
                                            struct sheaf_tensor *k, struct sheaf_tensor *v,
                                            struct sheaf_tensor *gate, struct sheaf_tensor *beta,
                                            struct sheaf_tensor *state, int kept);
-/* RWKV 6 (arXiv 2404.05892): k, v, r, td [i, h, s.t], tf [i, h], state [h.i.i, s], for each of whose
- * sequences there are t tokens -> y [i, h, s.t] ++ state. For M[j, i] of a head, j the faster
+/* RWKV 6 (arXiv 2404.05892): k, v, r, td [i, h, s.t], tf [i, h], state [h.i.i, s], for each of
+ * whose sequences there are t tokens -> y [i, h, s.t] ++ state. For M[j, i] of a head, j the faster
  * dimension: y[j] = sum over i of r[i] (tf[i] k[i] v[j] + M[j, i]); M = M td[i] + k[i] v[j]. */
 struct sheaf_tensor *sheaf_rwkv_wkv6(struct sheaf_context *ctx, struct sheaf_tensor *k,
                                      struct sheaf_tensor *v, struct sheaf_tensor *r,

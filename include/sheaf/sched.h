@@ -67,8 +67,8 @@ void sheaf_backend_sched_free(sheaf_backend_sched_t sched);
 
 /* Makes the buffers large enough for `measure_graph`, which gets no memory itself, and for every
  * graph that needs no more: host memory for copies, and the members' memory of a meta device, which
- * also plans the graph (collective), included. Assignments made before it count; it forgets them, as
- * reset does. */
+ * also plans the graph (collective), included. Assignments made before it count; it forgets them,
+ * as reset does. */
 enum sheaf_status sheaf_backend_sched_reserve(sheaf_backend_sched_t sched,
                                               struct sheaf_cgraph *measure_graph);
 /* Assigns and splits without giving memory; for looking at the outcome with the functions below. */

@@ -79,9 +79,9 @@ void sheaf_world_enter(enum sheaf_phase phase, const char *what);
  * group over several hosts in which a rank drives several members needs SERIALIZED, since each
  * member has its thread. */
 enum sheaf_status sheaf_world_init(const struct sheaf_world_params *params);
-/* The calling thread takes the place of the one that called sheaf_world_init: phases, limits, traces
- * and records are about its work from here on, and the other one no longer calls anything that
- * sends data. For programs whose calls come from several threads, one at a time, each behind a
+/* The calling thread takes the place of the one that called sheaf_world_init: phases, limits,
+ * traces and records are about its work from here on, and the other one no longer calls anything
+ * that sends data. For programs whose calls come from several threads, one at a time, each behind a
  * lock of theirs. INVALID below MPI_THREAD_SERIALIZED, unless the thread has that place. Not
  * collective; some nanoseconds. */
 enum sheaf_status sheaf_world_move_here(void);
@@ -101,11 +101,12 @@ int sheaf_world_host_index(int rank);
 int sheaf_world_local_rank(void); /* number among the ranks of this host */
 int sheaf_world_local_size(void);
 
-/* "Open MPI v4.1.4": name and version of the MPI library in use. Also before sheaf_world_init. Owned
- * by the library. */
+/* "Open MPI v4.1.4": name and version of the MPI library in use. Also before sheaf_world_init.
+ * Owned by the library. */
 const char *sheaf_world_mpi(void);
-/* The i-th thing that sheaf does without under this MPI and its launcher, a sentence; NULL: there are
- * no more. Under Open MPI's mpirun there is none. Everything else works with any MPI-3 library. */
+/* The i-th thing that sheaf does without under this MPI and its launcher, a sentence; NULL: there
+ * are no more. Under Open MPI's mpirun there is none. Everything else works with any MPI-3
+ * library. */
 const char *sheaf_world_mpi_lacks(size_t i);
 
 /* All devices of the job, in the same order on every rank: by rank, then as the registry of that
@@ -118,8 +119,8 @@ enum sheaf_status sheaf_world_devices(const sheaf_backend_dev_t **devices, size_
 int sheaf_world_device_rank(sheaf_backend_dev_t dev);
 /* "CPU0@1" for CPU0 of rank 1, terminated and cut to `size`. */
 void sheaf_world_device_name(sheaf_backend_dev_t dev, char *name, size_t size);
-/* Does the entry [n] of a list of devices (SHEAF_DEVICES, --devices) mean this one? "CPU0" is that of
- * every rank, "CPU0@1" that of rank 1; a star at the end of a name stands for any rest of it
+/* Does the entry [n] of a list of devices (SHEAF_DEVICES, --devices) mean this one? "CPU0" is that
+ * of every rank, "CPU0@1" that of rank 1; a star at the end of a name stands for any rest of it
  * ("ggml:*"). Case does not matter. */
 bool sheaf_world_device_matches(const char *entry, size_t n, sheaf_backend_dev_t dev);
 
@@ -131,9 +132,9 @@ enum sheaf_status sheaf_world_broadcast(void *data, size_t size, int root, const
  * ranks call; those that have no part return at once. */
 enum sheaf_status sheaf_world_broadcast_to(const bool *part, void *data, size_t size, int root,
                                            const char *what);
-/* As broadcast, but the ranks wait for the root, and it for ranks that still compute, without a limit:
- * for the next order of a root that waits for its user. They sleep longer the longer it takes. A rank
- * that has died or was cut off ends the wait as usual. */
+/* As broadcast, but the ranks wait for the root, and it for ranks that still compute, without a
+ * limit: for the next order of a root that waits for its user. They sleep longer the longer it
+ * takes. A rank that has died or was cut off ends the wait as usual. */
 enum sheaf_status sheaf_world_call(void *data, size_t size, int root, const char *what);
 /* recv holds size() * size bytes, in rank order, on every rank. */
 enum sheaf_status sheaf_world_all_gather(const void *send, size_t size, void *recv,
@@ -154,10 +155,10 @@ enum sheaf_status sheaf_world_agree(enum sheaf_status mine, const char *what);
  * ranks end with `reason`. Does not exit. */
 void sheaf_world_abort(const char *reason);
 /* The job is being ended on purpose, by a signal of the launcher or of a batch system: for the next
- * five seconds this rank takes it for no failure that others go. A launcher that ends a job does not
- * serve MPI_Finalize; with may_exit a rank that it keeps for a third of a second ends with `status`,
- * from the thread that watches, so standard output is to be flushed before sheaf_world_finalize.
- * For a signal handler: async-signal-safe. */
+ * five seconds this rank takes it for no failure that others go. A launcher that ends a job does
+ * not serve MPI_Finalize; with may_exit a rank that it keeps for a third of a second ends with
+ * `status`, from the thread that watches, so standard output is to be flushed before
+ * sheaf_world_finalize. For a signal handler: async-signal-safe. */
 void sheaf_world_expect_end(int status);
 /* True once this rank knows of a failure anywhere. Any thread. */
 bool sheaf_world_failed(void);

@@ -148,7 +148,8 @@ enum sheaf_status sheaf_backend_graph_copy(sheaf_backend_t backend,
     }
     for (int i = 0; i < graph->n_nodes && !st; i++)
         st = sheaf_build_forward_expand(out->graph, find(&m, graph->nodes[i])->to);
-    if (!st) { /* views that the original only reads, as a part of a graph does, were added as nodes */
+    if (!st) {
+        /* views that the original only reads, as a part of a graph does, were added as nodes */
         out->graph->n_nodes = graph->n_nodes;
         for (int i = 0; i < graph->n_nodes; i++)
             out->graph->nodes[i] = find(&m, graph->nodes[i])->to;

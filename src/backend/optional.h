@@ -11,13 +11,13 @@
  * device's first core, where a team expects its caller. */
 #define SHEAF__BIND_THREAD_PROC "sheaf_bind_thread_1"
 
-/* bool (sheaf_backend_dev_t, const struct sheaf_tensor *node): does the device compute the node, which
- * has no memory yet and may be a slice? For devices that support an op, but not every slice of it: all
- * members then compute that node whole. */
+/* bool (sheaf_backend_dev_t, const struct sheaf_tensor *node): does the device compute the node,
+ * which has no memory yet and may be a slice? For devices that support an op, but not every slice
+ * of it: all members then compute that node whole. */
 #define SHEAF__TAKES_SLICE_PROC "sheaf_takes_slice_1"
 
-/* const char *(void): what the devices of the entry round operands of products to, as a setting of the process names
- * it: members of one meta device must be alike in it. */
+/* const char *(void): what the devices of the entry round operands of products to, as a setting of
+ * the process names it: members of one meta device must be alike in it. */
 #define SHEAF__ROUNDING_PROC "sheaf_rounding_1"
 
 /* A flag of a node that nothing outside of its graph reads: a device may compute it together with

@@ -1,7 +1,7 @@
 /* A formatted text in memory of its own, for malloc's users.
  *
- * asprintf of the C library is not called anywhere, so that the leaks of Open MPI's calls of it can be suppressed by
- * its name (test-symbols). */
+ * asprintf of the C library is not called anywhere, so that the leaks of Open MPI's calls of it can
+ * be suppressed by its name (test-symbols). */
 #ifndef SHEAF_BASE_FORMAT_H
 #define SHEAF_BASE_FORMAT_H
 

@@ -4,8 +4,9 @@
 
 #include <stdlib.h>
 
-/* The rank in a launcher's job of MPI, as text; NULL: in none. Open MPI's mpirun, PMIx (Slurm's srun
- * --mpi=pmix), PMI (hydra of MPICH, srun --mpi=pmi2). Tasks of another srun may be programs of one. */
+/* The rank in a launcher's job of MPI, as text; NULL: in none. Open MPI's mpirun, PMIx (Slurm's
+ * srun --mpi=pmix), PMI (hydra of MPICH, srun --mpi=pmi2). Tasks of another srun may be programs of
+ * one. */
 static inline const char *sheaf__launcher_mpi_rank(void) {
     static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"};
     const char *rank = NULL;

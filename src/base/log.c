@@ -1,9 +1,9 @@
 /* The one place of the library that writes to the standard error output.
  *
- * Invariant: a message of up to PIPE_BUF bytes is one write(2), so that messages of ranks and threads
- * do not mix (longer ones may), and no lock is taken that a stopped thread may hold. A full pipe that
- * is not read holds up the caller for a limited time, then the rest is dropped: the guard of a failing
- * job must not wait for the reader of its message. */
+ * Invariant: a message of up to PIPE_BUF bytes is one write(2), so that messages of ranks and
+ * threads do not mix (longer ones may), and no lock is taken that a stopped thread may hold. A full
+ * pipe that is not read holds up the caller for a limited time, then the rest is dropped: the guard
+ * of a failing job must not wait for the reader of its message. */
 #include "sheaf/log.h"
 
 #include <errno.h>

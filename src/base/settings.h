@@ -68,8 +68,8 @@ enum sheaf_status sheaf__setting_choice(enum sheaf__setting setting, int *out);
 enum { SHEAF__CHOICE_BYTES = 16 };
 void sheaf__setting_choice_name(enum sheaf__setting setting, int i,
                                 char name[static SHEAF__CHOICE_BYTES]);
-/* Are the numbers and choices in force right, also those that nothing reads? INVALID (text set) names the first that is
- * not. A setting of type text is checked where it is read. */
+/* Are the numbers and choices in force right, also those that nothing reads? INVALID (text set)
+ * names the first that is not. A setting of type text is checked where it is read. */
 enum sheaf_status sheaf__settings_check(void);
 /* Is the value there, and not "0"? */
 bool sheaf__setting_on(enum sheaf__setting setting);
@@ -78,8 +78,8 @@ bool sheaf__setting_on(enum sheaf__setting setting);
 enum sheaf_status sheaf__setting_parse_int(const char *name, const char *text, long min, long max,
                                            long *out);
 
-/* SHEAF_SPLIT_SUMS. A value that is no choice, which making a meta device refuses, counts as partial.
- * By the public function, for libsheaf-model and the plugin, too. */
+/* SHEAF_SPLIT_SUMS. A value that is no choice, which making a meta device refuses, counts as
+ * partial. By the public function, for libsheaf-model and the plugin, too. */
 static inline bool sheaf__whole_sums(void) {
     const char *text = sheaf_setting_value("SHEAF_SPLIT_SUMS");
     return text && !strcmp(text, "whole");

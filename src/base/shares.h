@@ -8,15 +8,17 @@
 
 #include "sheaf/status.h"
 
-/* The numbers of a list with commas between them, decimal, each from 0 to 1e12 and one above 0. Returns how many;
- * 0: the text is something else. Writes the first `most` of them to shares, which may be NULL if most is 0. */
+/* The numbers of a list with commas between them, decimal, each from 0 to 1e12 and one above 0.
+ * Returns how many; 0: the text is something else. Writes the first `most` of them to shares, which
+ * may be NULL if most is 0. */
 static inline int sheaf__read_shares(const char *text, double *shares, int most) {
     bool any = false;
     for (int n = 0;; n++) {
         char *end;
         const double share = strtod(text, &end);
         const size_t length = (size_t)(end - text);
-        /* neither signs, blanks, "nan" and "inf", nor hexadecimal numbers, all of which strtod takes */
+        /* neither signs, blanks, "nan" and "inf", nor hexadecimal numbers, all of which strtod
+         * takes */
         if (!length || strspn(text, "0123456789.eE+-") < length || *text == '+' || *text == '-')
             return 0;
         if (!(share >= 0 && share <= 1e12) || (*end && *end != ',')) return 0;

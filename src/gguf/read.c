@@ -1,5 +1,5 @@
-/* Parses the header, metadata and tensor directory of a GGUF file, or of such bytes of a file that is
- * elsewhere.
+/* Parses the header, metadata and tensor directory of a GGUF file, or of such bytes of a file that
+ * is elsewhere.
  *
  * Every count, length and offset is hostile until checked: a count is first compared with the bytes
  * that are left (each element takes at least so many), so no allocation exceeds a small multiple of

@@ -277,8 +277,9 @@ enum sheaf_status sheaf_gguf_write(const struct sheaf_gguf *gguf, const char *pa
     return sheaf_gguf_write_from(gguf, path, NULL, NULL);
 }
 
-/* The file that path names, through symbolic links, as *target, and its mode, 0 if there is none yet.
- * INVALID if it is none that may be replaced: a rename would put a file in the place of a device. */
+/* The file that path names, through symbolic links, as *target, and its mode, 0 if there is none
+ * yet. INVALID if it is none that may be replaced: a rename would put a file in the place of a
+ * device. */
 static enum sheaf_status find_target(const char *path, char **target, mode_t *mode) {
     struct stat st;
     *mode = 0;

@@ -25,8 +25,8 @@ struct sheaf__random_model_params {
 
 /* llama, F32, 2 layers, n_embd 64, 4 heads on 2, head 16, n_ff 128, vocabulary 512, context 256. */
 struct sheaf__random_model_params sheaf__random_model_default_params(void);
-/* Shape of a known model, by name ("tinyllama-1.1b", "gpt-oss-20b"), into *params, the rest as it is.
- * INVALID lists the names. */
+/* Shape of a known model, by name ("tinyllama-1.1b", "gpt-oss-20b"), into *params, the rest as it
+ * is. INVALID lists the names. */
 enum sheaf_status sheaf__random_model_preset(const char *name,
                                              struct sheaf__random_model_params *params);
 /* Writes the model as one GGUF file, a tensor at a time; INVALID names the parameter that does not

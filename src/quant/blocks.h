@@ -4,12 +4,10 @@
  * Quantizing rounds to nearest with the largest magnitude (or the range) of a block as its scale:
  * plain and predictable, no search for a better scale (IQ4_NL takes one step of least squares). The
  * types of a K/V cache, which are Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 IQ4_NL, get the bits that ggml's CPU
- * writes into its caches, unless a scale is below 2^-14: elements are divided by the scale before it is
- * rounded to half. Every
- * quantizer accepts any bits, also
- * infinities and NaN, without undefined behaviour; what it stores for them is unspecified. Nothing
- * here needs memory that is aligned to more than two bytes, and MXFP4's and NVFP4's not to more than
- * one.
+ * writes into its caches, unless a scale is below 2^-14: elements are divided by the scale before
+ * it is rounded to half. Every quantizer accepts any bits, also infinities and NaN, without
+ * undefined behaviour; what it stores for them is unspecified. Nothing here needs memory that is
+ * aligned to more than two bytes, and MXFP4's and NVFP4's not to more than one.
  *
  * Compiled as C and as C++, without contraction of products in either. */
 #ifndef SHEAF_QUANT_BLOCKS_H
@@ -30,8 +28,8 @@ SHEAF__HD float sheaf__inverse(float d) { return d != 0 ? 1.0f / d : 0.0f; }
 /* The integer below x within [0, hi]; 0 for NaN. x is a number of steps, and a half. */
 SHEAF__HD int sheaf__floor_to(float x, int hi) { return x > 0 ? x < (float)hi ? (int)x : hi : 0; }
 
-/* A scale as a half float, and what an element is multiplied by: 1 over the scale as it was, or, where
- * the half has few bits (it is subnormal), over what it became. */
+/* A scale as a half float, and what an element is multiplied by: 1 over the scale as it was, or,
+ * where the half has few bits (it is subnormal), over what it became. */
 SHEAF__HD float sheaf__scale_to(float d, uint16_t *half) {
     *half = sheaf__f32_to_f16(d);
     return (*half & 0x7c00) ? 1.0f / d : sheaf__inverse(sheaf__f16_to_f32(*half));
@@ -116,9 +114,9 @@ SHEAF__HD void sheaf__quantize_block_q5_1(const float *x, struct sheaf__block_q5
     sheaf__store_le32(b->qh, qh);
 }
 
-/* What an element of Q8_0 is multiplied by: 127 over the largest magnitude, whose product is rounded
- * once less than that of 1 / (max / 127). Elements that were bf16 lie close to the middle of two
- * integers often enough that the two are told apart. */
+/* What an element of Q8_0 is multiplied by: 127 over the largest magnitude, whose product is
+ * rounded once less than that of 1 / (max / 127). Elements that were bf16 lie close to the middle
+ * of two integers often enough that the two are told apart. */
 SHEAF__HD float sheaf__q8_0_scale(float max, uint16_t *half) {
     const float id = sheaf__scale_to(max / 127, half);
     return (*half & 0x7c00) && (*half & 0x7c00) != 0x7c00 ? 127 / max : id;
@@ -151,8 +149,8 @@ SHEAF__HD int sheaf__nearest_rising(const int8_t *levels, float x) {
     return k;
 }
 
-/* Levels by the element of largest magnitude at -127, then the scale that leaves the smallest squared
- * error of these, weighted by the squares of the elements. */
+/* Levels by the element of largest magnitude at -127, then the scale that leaves the smallest
+ * squared error of these, weighted by the squares of the elements. */
 SHEAF__HD void sheaf__quantize_block_iq4_nl(const float *x, struct sheaf__block_iq4_nl *b) {
     const int8_t levels[16] = SHEAF__IQ4_LEVELS;
     const float max = sheaf__signed_max(x, SHEAF__QK);

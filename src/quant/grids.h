@@ -1,5 +1,5 @@
-/* The grids of the IQ formats: points of 8 (IQ2, IQ1) or 4 (IQ3) coordinates, packed; a weight names
- * its point by number. Facts of the format (source: ggml-common.h of ggml), ascending.
+/* The grids of the IQ formats: points of 8 (IQ2, IQ1) or 4 (IQ3) coordinates, packed; a weight
+ * names its point by number. Facts of the format (source: ggml-common.h of ggml), ascending.
  *
  * Coordinate j of IQ2 and IQ1 is bits 2j, 2j + 1, of IQ3 bits 4j .. 4j + 2: a number of a level.
  * Levels: IQ2 8, 25, 43; IQ3_XXS 4, 12, 20, 28, 36, 44, 52, 62; IQ3_S 1, 3, .. 15; IQ1 -1, 0, 1.

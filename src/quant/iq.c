@@ -147,8 +147,8 @@ struct coded {
     bool minus[SHEAF__IQ_GROUPS]; /* the offset */
 };
 
-/* What the coordinates in one byte of a packed point add to the square of its distance from t, for the bytes of which
- * points are made. Returns the least of it. */
+/* What the coordinates in one byte of a packed point add to the square of its distance from t, for
+ * the bytes of which points are made. Returns the least of it. */
 static float byte_costs(const struct grid *g, const float *t, float *costs) {
     float least = 0;
     costs[0] = 0;
@@ -167,8 +167,8 @@ static float byte_costs(const struct grid *g, const float *t, float *costs) {
     return least;
 }
 
-/* Where the high byte of a grid's points changes: run i is the points from first[i] to first[i + 1]. Points with one
- * high byte lie together in all grids. */
+/* Where the high byte of a grid's points changes: run i is the points from first[i] to
+ * first[i + 1]. Points with one high byte lie together in all grids. */
 struct runs {
     int n;
     uint16_t first[257];
@@ -182,8 +182,8 @@ static struct runs runs_of(const struct grid *g) {
     return runs;
 }
 
-/* The point nearest to t [dims], the first of several, and the square of its distance. The cheapest run
- * comes first; those that cost more than the best point with any low byte are passed over. */
+/* The point nearest to t [dims], the first of several, and the square of its distance. The cheapest
+ * run comes first; those that cost more than the best point with any low byte are passed over. */
 static int nearest_point(const struct grid *g, const struct runs *runs, const float *t,
                          float *distance) {
     float low[256], high[256], at[256];

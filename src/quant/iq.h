@@ -1,5 +1,5 @@
-/* The IQ formats of 1 to 3 bits: a weight is a coordinate of a point of a grid, with a sign, times a
- * scale.
+/* The IQ formats of 1 to 3 bits: a weight is a coordinate of a point of a grid, with a sign, times
+ * a scale.
  *
  * Owns their bit layouts, as quants.h does for the others. All have in common that a group of 8
  * elements is a scale times 8 integers (struct sheaf__iq_group): what rows and kernels are made of.
@@ -24,8 +24,8 @@ struct sheaf__block_iq2_xxs {
     uint16_t d;
     uint8_t qs[SHEAF__QK_K / 4];
 };
-/* Each 8: the number of a point in 9 bits and 7 signs above it, little-endian. Scales of 16 elements
- * in nibbles, the low one first; x as IQ2_XXS. */
+/* Each 8: the number of a point in 9 bits and 7 signs above it, little-endian. Scales of 16
+ * elements in nibbles, the low one first; x as IQ2_XXS. */
 struct sheaf__block_iq2_xs {
     uint16_t d;
     uint8_t qs[SHEAF__QK_K / 4];
@@ -47,8 +47,8 @@ struct sheaf__block_iq3_xxs {
     uint8_t qs[SHEAF__QK_K / 4];
     uint8_t signs_scales[SHEAF__QK_K / 8];
 };
-/* Points of 4 elements, bit 8 of the number of point p in bit p % 8 of qh[p / 8]; 8 signs for each 8
- * elements; scales of 32 elements in nibbles. x = d * (2 scale + 1) * coordinate. */
+/* Points of 4 elements, bit 8 of the number of point p in bit p % 8 of qh[p / 8]; 8 signs for each
+ * 8 elements; scales of 32 elements in nibbles. x = d * (2 scale + 1) * coordinate. */
 struct sheaf__block_iq3_s {
     uint16_t d;
     uint8_t qs[SHEAF__QK_K / 4];
@@ -64,9 +64,9 @@ struct sheaf__block_iq1_s {
     uint8_t qs[SHEAF__QK_K / 8];
     uint8_t qh[SHEAF__QK_K / 16];
 };
-/* As IQ1_S with a nibble of qh for each 8 elements: 3 bits of the number and the sign of the offset.
- * Scales of 16 elements in 3 bits, 4 in each of the four little-endian numbers of `scales`, whose
- * top nibbles are d, the lowest first. */
+/* As IQ1_S with a nibble of qh for each 8 elements: 3 bits of the number and the sign of the
+ * offset. Scales of 16 elements in 3 bits, 4 in each of the four little-endian numbers of `scales`,
+ * whose top nibbles are d, the lowest first. */
 struct sheaf__block_iq1_m {
     uint8_t qs[SHEAF__QK_K / 8];
     uint8_t qh[SHEAF__QK_K / 16];

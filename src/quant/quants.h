@@ -134,8 +134,8 @@ struct sheaf__block_q2_0 {
 };
 /* x = d * (digit - 1), digits 0, 1, 2: five of base 3 in a byte, which holds their number times 256
  * / 243, rounded up: its product with 3 has the first digit at bit 8, and so on with what is left.
- * Digit n of qs[m] is element 32 n + m for m < 32, 160 + 16 n + m - 32 for others; digit n of qh[m],
- * which has four, is 240 + 4 n + m. */
+ * Digit n of qs[m] is element 32 n + m for m < 32, 160 + 16 n + m - 32 for others; digit n of
+ * qh[m], which has four, is 240 + 4 n + m. */
 struct sheaf__block_tq1_0 {
     uint8_t qs[48];
     uint8_t qh[SHEAF__QK_K / 64];

@@ -287,7 +287,8 @@ enum sheaf_status sheaf__sched_run(struct sheaf_backend_sched *s, struct sched_s
     for (int i = 0; i < slot->splits.n && !st; i++) {
         const struct sched_split *sp = &slot->splits.at[i];
         const int b = sp->backend;
-        if (slot->direct) /* what a copy reads or replaces may lie in memory that another backend uses */
+        /* what a copy reads or replaces may lie in memory that another backend uses */
+        if (slot->direct)
             st = settle(s, before);
         for (int k = 0; k < sp->n_copies && !st; k++)
             st = fill_copy(s, slot, &slot->copies.at[sp->first_copy + k]);

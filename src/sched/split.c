@@ -2,9 +2,9 @@
  * graph that the backend is given.
  *
  * A copy stands for one tensor in the memory of one backend, dense, filled before the first split
- * that reads it. A node that writes into memory which its backend cannot use is *redirected*: a node
- * like it writes into a copy. The copy is brought back, and the split ends there, so that readers of
- * the result come after that.
+ * that reads it. A node that writes into memory which its backend cannot use is *redirected*: a
+ * node like it writes into a copy. The copy is brought back, and the split ends there, so that
+ * readers of the result come after that.
  *
  * Backends with release_tensor (see backend-impl.h) are given whole graphs: views of earlier
  * results are listed again, earlier results are leaves. */
@@ -275,7 +275,8 @@ static enum sheaf_status add_alloc(struct sched_slot *slot, struct sheaf_tensor 
     return st;
 }
 
-/* The user's nodes in order, the copies for a split before its first one, redirected nodes beside. */
+/* The user's nodes in order, the copies for a split before its first one, redirected nodes
+ * beside. */
 static enum sheaf_status list_for_allocator(struct sheaf_backend_sched *s,
                                             struct sched_slot *slot) {
     const struct sheaf_cgraph *g = slot->graph;

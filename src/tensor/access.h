@@ -16,7 +16,8 @@ static inline void sheaf__set_param_f32(struct sheaf_tensor *t, int i, float f) 
     memcpy(&t->op_params[i], &f, sizeof f);
 }
 
-/* Which K/V heads the query heads of a FLASH_ATTN_EXT read: head h reads K/V head (skip + h) / each. */
+/* Which K/V heads the query heads of a FLASH_ATTN_EXT read: head h reads K/V head
+ * (skip + h) / each. */
 struct sheaf__head_groups {
     int64_t each, skip;
 };

@@ -1,5 +1,5 @@
-/* What constructors of ops share: the check of missing operands, the words of a refusal, a node over
- * operands, a view of one. The files ops*.c define the constructors and include this.
+/* What constructors of ops share: the check of missing operands, the words of a refusal, a node
+ * over operands, a view of one. The files ops*.c define the constructors and include this.
  *
  * Invariant: a function that returns NULL has set the error's text, or an earlier text stands. */
 #ifndef SHEAF_TENSOR_CONSTRUCT_H

@@ -18,8 +18,9 @@ struct sheaf_cgraph {
     size_t n_visited;                    /* slots, a power of two */
     struct sheaf__graph_frame *stack;    /* [2 * size], NULL in graph views */
     uint64_t uid;
-    /* A promise of the folder that owns the graph and all its tensors: while uid and version are the
-     * same, so are nodes, shapes, parameters and addresses. Never given twice; 0: no promise. */
+    /* A promise of the folder that owns the graph and all its tensors: while uid and version are
+     * the same, so are nodes, shapes, parameters and addresses. Never given twice; 0: no
+     * promise. */
     uint64_t version;
     bool overflowed; /* a node did not fit: the graph is not whole until it is cleared */
 };

@@ -574,7 +574,8 @@ static bool check_gated_delta_net(const struct sheaf_tensor *dst) {
            is_flat(dst, sheaf_nelements(v), product(5, (const int64_t[]){kept, n, n, h, s}));
 }
 
-/* The first n_inputs operands are [n, h, s.t] (number `but` only [n, h]), the state is [h.n.n, s]. */
+/* The first n_inputs operands are [n, h, s.t] (number `but` only [n, h]), the state is
+ * [h.n.n, s]. */
 static bool check_heads(const struct sheaf_tensor *dst, int n_inputs, int but,
                         const struct sheaf_tensor *state) {
     const int64_t *ne = dst->src[0]->ne;

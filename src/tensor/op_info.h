@@ -1,7 +1,7 @@
 /* The table of ops: one row an op, with all that code outside of its kernels knows about it. Graph,
  * allocator, scheduler, planner, devices and tools ask this table. Kernels and split rules are
- * tables of their own (cpu/ops/ops.h, cuda/ops.cu, split/rule.c); the build fails where one lacks an op
- * that is listed here.
+ * tables of their own (cpu/ops/ops.h, cuda/ops.cu, split/rule.c); the build fails where one lacks
+ * an op that is listed here.
  *
  * A row is ROW(name, fields...), in the order of enum sheaf_op. Fields that a row leaves out are 0.
  * The check of an op (op_info.c) says which nodes a backend may be asked to compute. */
@@ -22,8 +22,8 @@ struct sheaf__op_info {
     bool (*check)(const struct sheaf_tensor *node); /* NULL: nothing to check */
     enum sheaf_op_cost cost;
     bool is_view; /* the result is operand 0's memory, nothing is computed */
-    /* 1 + the operand whose memory takes the result; 0: a result has memory of its own, or the op is
-     * a view */
+    /* 1 + the operand whose memory takes the result; 0: a result has memory of its own, or the op
+     * is a view */
     int writes_into;
     /* How many operands, counted from the first, may lie in the memory of the result: the op reads
      * an element of them for the last time before it writes the same element of the result. A node
@@ -226,7 +226,8 @@ const struct sheaf__op_info *sheaf__op_info(enum sheaf_op op);
 /* 1 + the operand over which the node writes its result: as the op always does, or because the node
  * was made so (sheaf_in_place). 0: none. */
 int sheaf__op_written(const struct sheaf_tensor *node);
-/* The operand whose memory takes the result of a node: one that is written, or viewed. NULL: none. */
+/* The operand whose memory takes the result of a node: one that is written, or viewed. NULL:
+ * none. */
 struct sheaf_tensor *sheaf__op_target(const struct sheaf_tensor *node);
 
 #endif

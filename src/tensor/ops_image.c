@@ -1,9 +1,9 @@
-/* Constructors of ops over images and signals: convolutions, pooling, resizing, places along an axis.
- * Dimensions 0 and 1 are space, 2 the channels. */
+/* Constructors of ops over images and signals: convolutions, pooling, resizing, places along an
+ * axis. Dimensions 0 and 1 are space, 2 the channels. */
 #include "tensor/construct.h"
 
-/* Places that a window of k elements, d apart, has in n with p more on both sides, s apart; -1: none
- * is possible. */
+/* Places that a window of k elements, d apart, has in n with p more on both sides, s apart; -1:
+ * none is possible. */
 static int64_t places(int64_t n, int64_t k, int64_t s, int64_t p, int64_t d) {
     if (k < 1 || s < 1 || p < 0 || d < 1) return -1;
     const int64_t left = n + 2 * p - d * (k - 1) - 1;

@@ -1,5 +1,5 @@
-/* Constructors of the ops with a state. Operands are checked by the op's row in the table, so that a
- * constructor and a backend take the same. */
+/* Constructors of the ops with a state. Operands are checked by the op's row in the table, so that
+ * a constructor and a backend take the same. */
 #include "sheaf/backend-impl.h"
 #include "tensor/construct.h"
 

@@ -1,10 +1,10 @@
-/* Which pairs of a row ROPE turns, and by which position: what the kernels of all devices share. They
- * are compiled as C and as C++.
+/* Which pairs of a row ROPE turns, and by which position: what the kernels of all devices share.
+ * They are compiled as C and as C++.
  *
  * With sections (m-rope) a token has four positions: time, height, width, and one more. Pairs take
  * turns with them in runs: the first sections[0] pairs of a round by the first position, and so on.
- * IMROPE takes the first three in turn, pair by pair, as long as their sections last, then the fourth.
- * Source: Qwen2-VL (arXiv 2409.12191) and Qwen3-VL, as ggml computes them. */
+ * IMROPE takes the first three in turn, pair by pair, as long as their sections last, then the
+ * fourth. Source: Qwen2-VL (arXiv 2409.12191) and Qwen3-VL, as ggml computes them. */
 #ifndef SHEAF_TENSOR_ROPE_H
 #define SHEAF_TENSOR_ROPE_H
 

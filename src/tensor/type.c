@@ -1,8 +1,8 @@
 /* The table of element types: names, block geometry, conversions.
  *
  * Adding a type is one row here, its block struct in quants.h or quant/iq.h, how a block is made in
- * blocks.h, rows in quants.c, quant/tables.c or quant/iq.c, and a row in each kernel table of src/cpu, or
- * in the portable one only. */
+ * blocks.h, rows in quants.c, quant/tables.c or quant/iq.c, and a row in each kernel table of
+ * src/cpu, or in the portable one only. */
 #include "sheaf/type.h"
 
 #include <strings.h>

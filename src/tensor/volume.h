@@ -1,5 +1,5 @@
-/* Channels of volumes. Dimension 3 of a CONV_3D's kernel is m.k, of its image n.k, of its result n.m: a
- * slice has fewer of one of them, so none is a parameter, and k follows from the three. */
+/* Channels of volumes. Dimension 3 of a CONV_3D's kernel is m.k, of its image n.k, of its result
+ * n.m: a slice has fewer of one of them, so none is a parameter, and k follows from the three. */
 #ifndef SHEAF_TENSOR_VOLUME_H
 #define SHEAF_TENSOR_VOLUME_H
 

@@ -69,8 +69,8 @@ bool op_list_all(struct op_list *list);
 /* "a f32 [10,5,4,3] gap, b f16 [10,1,1,1], i 0 2, f 1" */
 const char *op_case_text(const struct op_case *c, char *text, size_t size);
 
-/* The operands of a case, each in the type and order of its leaf. Every run of the case takes the same: to encode
- * random values costs more than most ops. */
+/* The operands of a case, each in the type and order of its leaf. Every run of the case takes the
+ * same: to encode random values costs more than most ops. */
 struct op_data {
     void *bytes[MAX_OPERANDS];
 };

@@ -437,7 +437,8 @@ static void gen_soft_max(struct op_list *l, const struct op_family *f) {
         c->in[c->n_in - 1] = shape(SHEAF_TYPE_F32, 6, 1, 1, 1);
     }
 }
-/* The last operand is sinks if the case says so (i[0]); the one before it the mask, if it is there. */
+/* The last operand is sinks if the case says so (i[0]); the one before it the mask, if it is
+ * there. */
 static T *build_soft_max(C *ctx, const struct op_case *c, T **x) {
     T *sinks = c->i[0] ? x[c->n_in - 1] : NULL;
     return sheaf_soft_max_sinks(ctx, x[0], c->n_in > 1 + (sinks != NULL) ? x[1] : NULL, sinks,

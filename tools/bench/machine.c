@@ -10,9 +10,9 @@
 #include "base/clock.h"
 #include "bench.h"
 
-/* The part of a thread is much larger than its share of L3: of 128 MiB, read again and again beside 32 MiB of L3, so
- * much was still there that a Zen 5 read 46 to 50 GB/s, and 40 to 43 of 256 MiB to 1 GiB. Under a sanitizer the speed
- * says nothing, and reading so much takes seconds. */
+/* The part of a thread is much larger than its share of L3: of 128 MiB, read again and again beside
+ * 32 MiB of L3, so much was still there that a Zen 5 read 46 to 50 GB/s, and 40 to 43 of 256 MiB to
+ * 1 GiB. Under a sanitizer the speed says nothing, and reading so much takes seconds. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { PASSES = 4, PART_MIB = 4 };
 #else

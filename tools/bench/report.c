@@ -1,5 +1,5 @@
-/* What sheaf-bench prints: a table for people (md), a row a test (csv), everything (json). Each test
- * appears as it ends, so that a job that is stopped keeps those before. */
+/* What sheaf-bench prints: a table for people (md), a row a test (csv), everything (json). Each
+ * test appears as it ends, so that a job that is stopped keeps those before. */
 #include <inttypes.h>
 #include <math.h>
 #include <stddef.h>

@@ -45,7 +45,8 @@ static enum sheaf_status measure_links(struct bench *b) {
     return status;
 }
 
-/* The bandwidth that was asked for, or of a rank that has CPU devices only; of others none is known. */
+/* The bandwidth that was asked for, or of a rank that has CPU devices only; of others none is
+ * known. */
 static enum sheaf_status measure_machine(struct bench *b, struct bench_rank *mine) {
     bool cpus = true;
     bench_cpu_model(mine->cpu, sizeof mine->cpu);

@@ -11,8 +11,8 @@ struct tool_file {
     bool written;
 };
 
-/* INVALID if a file that is written is another of the list, by device and inode, or by folder and name while
- * neither exists. Devices and pipes may be named twice. */
+/* INVALID if a file that is written is another of the list, by device and inode, or by folder and
+ * name while neither exists. Devices and pipes may be named twice. */
 enum sheaf_status tool_check_files(const struct tool_file *files, int n);
 
 #endif

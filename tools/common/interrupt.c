@@ -1,4 +1,5 @@
-/* Signals that end a tool between two steps of its work, so that it can still report or remove what it began. */
+/* Signals that end a tool between two steps of its work, so that it can still report or remove what
+ * it began. */
 #include "common/interrupt.h"
 
 #include <signal.h>

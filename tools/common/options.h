@@ -55,12 +55,12 @@ struct tool {
 };
 
 /* Sets the fields of *out that the command line names. Takes "--name value", "--name=value" and, of
- * numbers, "-n12". INVALID with a text that names the option and the values that it takes, or, of an
- * unknown one, the option that is spelled most like it. */
+ * numbers, "-n12". INVALID with a text that names the option and the values that it takes, or, of
+ * an unknown one, the option that is spelled most like it. */
 enum sheaf_status options_parse(const struct tool *tool, int argc, char **argv, void *out);
 enum { OPTION_VALUE_TEXT = 64 };
-/* The value of an option in *out, for comparing and for messages: "12", "'3,1'", "not given". Of a long text the
- * beginning and a hash. false if the option has none. */
+/* The value of an option in *out, for comparing and for messages: "12", "'3,1'", "not given". Of a
+ * long text the beginning and a hash. false if the option has none. */
 bool options_value(const struct option *option, const void *out, char text[OPTION_VALUE_TEXT]);
 /* Is the name one of the blank-separated `names`? */
 bool options_among(const char *names, const char *name);

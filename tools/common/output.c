@@ -1,4 +1,5 @@
-/* The end of a tool's standard output: what is buffered is written, and a failure of that is told. */
+/* The end of a tool's standard output: what is buffered is written, and a failure of that is
+ * told. */
 #include "common/output.h"
 
 #include <errno.h>

@@ -1,4 +1,5 @@
-/* The display of a load. Only rank 0 shows its own part: the others read as much in the same time. */
+/* The display of a load. Only rank 0 shows its own part: the others read as much in the same
+ * time. */
 #include "common/progress.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
-/* In a collective, all ranks wait for the last one, which itself waits for none. So the rank that stood
- * still for the least time was the last most of the time. Waits beside which a rank computed cost it
- * nothing and do not count. */
+/* In a collective, all ranks wait for the last one, which itself waits for none. So the rank that
+ * stood still for the least time was the last most of the time. Waits beside which a rank computed
+ * cost it nothing and do not count. */
 #include "common/straggler.h"
 
 /* Ranks with even shares differ by some percent. */

@@ -4,8 +4,8 @@
 
 #include "sheaf/meta.h"
 
-/* What a rank counted over the work, as sheaf_backend_meta_stats has it. A rank without devices takes
- * part in no collective. */
+/* What a rank counted over the work, as sheaf_backend_meta_stats has it. A rank without devices
+ * takes part in no collective. */
 struct rank_times {
     uint64_t compute_ns, collective_ns, wait_ns, hidden_ns, stalled_ns;
     uint64_t n_collectives, collective_bytes;
@@ -17,8 +17,8 @@ double rank_times_communication(const struct rank_times *t);
 /* The same, and computing. */
 double rank_times_busy(const struct rank_times *t);
 
-/* The others stood still wait_s seconds longer for this rank than it did for them, on average: `share`
- * of the time of the work. rank -1: no rank held the others up for a fifth of it. */
+/* The others stood still wait_s seconds longer for this rank than it did for them, on average:
+ * `share` of the time of the work. rank -1: no rank held the others up for a fifth of it. */
 struct straggler {
     int rank;
     double wait_s, share;

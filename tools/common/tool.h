@@ -6,8 +6,8 @@
 #include "common/options.h"
 
 enum {
-    /* exit status: FAILED also where the job, a file or a model lacks what the command line names; BAD_USAGE
-     * where no job could make it right */
+    /* exit status: FAILED also where the job, a file or a model lacks what the command line names;
+     * BAD_USAGE where no job could make it right */
     TOOL_FAILED = 1,
     TOOL_BAD_USAGE = 2,
     TOOL_INTERRUPTED = 130,
@@ -46,14 +46,15 @@ enum sheaf_status tool_check_split(const char *split);
  * on: the command line was bad, or the ranks did not meet; it has been said. */
 int tool_start(const struct tool *tool, enum sheaf_status parsed);
 
-/* INVALID on all ranks, with a text that names an option and two ranks, if a rank's command line, parsed into *out, has
- * another value than rank 0's, except of the blank-separated names in `may_differ`. A rank without an option of
- * rank 0 would leave the others in a collective. Collective. */
+/* INVALID on all ranks, with a text that names an option and two ranks, if a rank's command line,
+ * parsed into *out, has another value than rank 0's, except of the blank-separated names in
+ * `may_differ`. A rank without an option of rank 0 would leave the others in a collective.
+ * Collective. */
 enum sheaf_status tool_same_options(const struct tool *tool, const void *out,
                                     const char *may_differ);
 
-/* Behind what rank 0 alone reads, maybe from a user or a pipe: the other ranks wait for it without a limit. Collective;
- * returns st, or the failure of the wait. */
+/* Behind what rank 0 alone reads, maybe from a user or a pipe: the other ranks wait for it without
+ * a limit. Collective; returns st, or the failure of the wait. */
 enum sheaf_status tool_await_input(enum sheaf_status st, const char *what);
 
 /* The error of this rank: ends the waits of the other ranks, and is printed once a job. */

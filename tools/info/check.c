@@ -227,8 +227,8 @@ static bool reads_copy(const struct facts *all, int rank) {
     return true;
 }
 
-/* Every copy is read whole, at once on all hosts: the start of a run compares samples only. The ranks wait for each
- * other without a limit. */
+/* Every copy is read whole, at once on all hosts: the start of a run compares samples only. The
+ * ranks wait for each other without a limit. */
 static enum sheaf_status compare_copies(const char *path, const struct facts *all) {
     struct copy mine = {0}, first = {0};
     int n = 0, first_rank = -1;
@@ -337,8 +337,8 @@ static void judge(const struct link *links, int n, double *room) {
     }
 }
 
-/* All pairs; of many hosts, each with the next one and with the first. Returns how many; links: NULL, or
- * room for them. */
+/* All pairs; of many hosts, each with the next one and with the first. Returns how many; links:
+ * NULL, or room for them. */
 static int choose_links(int hosts, struct link *links) {
     int n = 0;
     for (int a = 0; a < hosts; a++) {

@@ -142,7 +142,8 @@ int64_t forecast_count(const struct forecast_graph *g) {
 
 /* ---- words ---- */
 
-/* CPU devices of a host share its memory, so one of them may take more than its part of what is free. */
+/* CPU devices of a host share its memory, so one of them may take more than its part of what is
+ * free. */
 static void print_free(sheaf_backend_dev_t dev, double need) {
     size_t free_bytes = 0, total = 0;
     sheaf_backend_dev_memory(dev, &free_bytes, &total);
@@ -151,7 +152,8 @@ static void print_free(sheaf_backend_dev_t dev, double need) {
                                                                                      : "");
 }
 
-/* Of a process, not of its members: its libraries and MPI, and the masks of a batch on their way. */
+/* Of a process, not of its members: its libraries and MPI, and the masks of a batch on their
+ * way. */
 static double process_mib(const struct forecast *f) {
     return 60 + 2.0 * f->n_masks * (double)f->n_batch * (double)f->n_ctx / mib;
 }

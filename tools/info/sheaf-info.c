@@ -1,5 +1,6 @@
-/* sheaf-info: the hosts, ranks and devices of a job; with a model, the memory that each member needs,
- * collectives and speeds to expect, and the cut of every tensor. Reads no weights. Rank 0 prints. */
+/* sheaf-info: the hosts, ranks and devices of a job; with a model, the memory that each member
+ * needs, collectives and speeds to expect, and the cut of every tensor. Reads no weights. Rank 0
+ * prints. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

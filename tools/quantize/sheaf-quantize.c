@@ -1,7 +1,8 @@
 /* sheaf-quantize: writes a GGUF file anew with its matrices in other types.
  *
  * One tensor is in memory at a time. Vectors and tensors of integers are copied, and so is all
- * metadata except the file type. Exit codes: 0 done, 1 failed, 2 bad command line, 130 interrupted. */
+ * metadata except the file type. Exit codes: 0 done, 1 failed, 2 bad command line, 130
+ * interrupted. */
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>

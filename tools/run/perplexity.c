@@ -1,7 +1,7 @@
 /* Perplexity of a text: windows of n_ctx tokens, each evaluated on its own; positions 1 .. n_ctx-1
- * of a window are predicted. A rest that fills no window is left out, unless it is the only one. Where the
- * model wants a bos before a text, each window has it in place of its first token, as llama-perplexity
- * does, but not with --ppl-lines, where the lines bring theirs. */
+ * of a window are predicted. A rest that fills no window is left out, unless it is the only one.
+ * Where the model wants a bos before a text, each window has it in place of its first token, as
+ * llama-perplexity does, but not with --ppl-lines, where the lines bring theirs. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,8 +70,8 @@ struct work {
     bool *wanted; /* [step], all true */
 };
 
-/* Between batches: ABORTED on all ranks if rank 0 has been interrupted. The launcher signals all ranks, but not at
- * once. */
+/* Between batches: ABORTED on all ranks if rank 0 has been interrupted. The launcher signals all
+ * ranks, but not at once. */
 static enum sheaf_status check_interrupt(void) {
     unsigned char stop = tool_interrupted();
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;

@@ -84,7 +84,8 @@ static void print_devices(FILE *f, const struct report *p, int rank, const char 
     }
 }
 
-/* Five and more members with the same share in a row are one, as sheaf_model_print_split has counts. */
+/* Five and more members with the same share in a row are one, as sheaf_model_print_split has
+ * counts. */
 static void print_split(FILE *f, const struct report *p) {
     char cut[512];
     const int n = p->info.n_members;

@@ -48,8 +48,8 @@ enum sheaf_status run_share_ids(int32_t **ids, size_t *n);
 
 /* ---- the work ---- */
 
-/* One answer to `text` [len] behind what the cache holds; first [n_first] goes before it. Prints it,
- * and adds to *r. Collective; text is rank 0's. */
+/* One answer to `text` [len] behind what the cache holds; first [n_first] goes before it. Prints
+ * it, and adds to *r. Collective; text is rank 0's. */
 enum sheaf_status run_generate(const struct run_options *o, struct sheaf_model *model,
                                const char *text, size_t len, const int32_t *first, size_t n_first,
                                struct run_result *r);

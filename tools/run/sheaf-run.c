@@ -164,7 +164,8 @@ int main(int argc, char **argv) {
     int code = tool_start(&run_tool, parsed);
     if (code) return code;
     tool_catch_signals(true);
-    /* the model's fingerprint, and the settings that --fast and the others set, are compared by the library */
+    /* the model's fingerprint, and the settings that --fast and the others set, are compared by the
+     * library */
     enum sheaf_status status = tool_same_options(
         &run_tool, &options, "--model --threads --fast --wire --split-sums --verbose");
     if (!status) status = options.list_devices ? devices_print() : run(&r);

@@ -106,8 +106,9 @@ static void forget(struct talk *t) {
     t->n_last = 0;
 }
 
-/* One answer; a context that is full is emptied, and the message asked anew. One that does not fit even then, or that is
- * no prompt, is left out: all ranks have agreed on that before anything was evaluated. */
+/* One answer; a context that is full is emptied, and the message asked anew. One that does not fit
+ * even then, or that is no prompt, is left out: all ranks have agreed on that before anything was
+ * evaluated. */
 static enum sheaf_status answer(struct talk *t) {
     struct run_result *r = t->r;
     const size_t evals = r->made.n_evals, ids = r->made.n_ids;

@@ -2,9 +2,9 @@
  *
  *     mpirun -np 4 sheaf-worker -- llama-server -m model.gguf
  *
- * Rank 0 starts the program with the plugin libggml-sheaf.so; the other ranks serve it. The parent of
- * the program stays: a program that ends without having loaded backends (--version) has never joined
- * the job, so the parent joins in its place and ends it, where MPI would abort. */
+ * Rank 0 starts the program with the plugin libggml-sheaf.so; the other ranks serve it. The parent
+ * of the program stays: a program that ends without having loaded backends (--version) has never
+ * joined the job, so the parent joins in its place and ends it, where MPI would abort. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>

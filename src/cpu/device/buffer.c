@@ -69,8 +69,8 @@ static bool buffer_copy(sheaf_backend_buffer_t buffer, const struct sheaf_tensor
     return true;
 }
 
-/* The pages of a new mapping are zero when they are touched, and a cache for 100,000 tokens must not
- * be touched for ten. Later clears write: what was used is used again. */
+/* The pages of a new mapping are zero when they are touched, and a cache for 100,000 tokens must
+ * not be touched for ten. Later clears write: what was used is used again. */
 static enum sheaf_status buffer_clear(sheaf_backend_buffer_t buffer, uint8_t value) {
     struct memory *m = buffer->context;
     const bool first = !m->cleared && m->mapped && !value;

@@ -134,8 +134,8 @@ static void share_with_ranks(struct sheaf__cpu_topology *t, struct situation *s)
     }
 }
 
-/* ", CPUs 0-3,8": the processing units of the place, by the operating system's numbers; "" without memory for them. A
- * long list ends in "...". */
+/* ", CPUs 0-3,8": the processing units of the place, by the operating system's numbers; "" without
+ * memory for them. A long list ends in "...". */
 static void list_units(const struct sheaf__cpu_place *p, char *text, size_t size) {
     char list[32];
     hwloc_bitmap_t all = hwloc_bitmap_alloc();

@@ -1,6 +1,6 @@
 /* Rows of elements: arithmetic of two rows, functions of one element and of two, and places in an
- * order. UNARY, GLU and the ops of cpu/ops/elementwise.c are loops over chunks around these; functions
- * that need the C library are in cpu/ops/functions.c.
+ * order. UNARY, GLU and the ops of cpu/ops/elementwise.c are loops over chunks around these;
+ * functions that need the C library are in cpu/ops/functions.c.
  *
  * Every table compiles this file for its instruction set. Loops are free of branches and calls, so
  * that compilers turn them into vector code, and products are never contracted: all tables give the
@@ -55,7 +55,8 @@ static inline float clamp_of(float x, float min, float max) {
 }
 
 /* log(1 + exp(x)) without overflow: max(x, 0) + log(1 + t) with t = exp(-|x|), and log(1 + t) =
- * 2 atanh(t / (2 + t)), whose argument is at most 1/3: the series to the 15th power is exact to 2e-9. */
+ * 2 atanh(t / (2 + t)), whose argument is at most 1/3: the series to the 15th power is exact to
+ * 2e-9. */
 static inline float softplus_of(float x) {
     const float t = sheaf__expf(-fabsf(x)), s = t / (2.0f + t), q = s * s;
     float p = q * (1.0f / 15.0f) + 1.0f / 13.0f;
@@ -104,8 +105,8 @@ static void each_swiglu_clamp(int64_t n, const float *a, const float *b, const f
 
 /* ---- places in an order ---- */
 
-/* As many keys at a time as registers hold with their counts; not 16 with AVX-512, whose comparisons give
- * masks, not vectors to add. */
+/* As many keys at a time as registers hold with their counts; not 16 with AVX-512, whose
+ * comparisons give masks, not vectors to add. */
 #if defined(__AVX__)
 enum { KEYS_WIDE = 8 };
 #else
@@ -114,8 +115,9 @@ enum { KEYS_WIDE = 4 };
 enum { KEYS_PARTS = 4, KEYS_TOGETHER = KEYS_WIDE * KEYS_PARTS };
 typedef int32_t keys_vec __attribute__((vector_size(KEYS_WIDE * sizeof(int32_t))));
 
-/* For KEYS_TOGETHER of n keys, how many of all are below each. The counts have names since gcc 12 keeps an
- * array of them in memory, where each waits for its store (AVX2, 128 keys: 1.8 us instead of 0.5). */
+/* For KEYS_TOGETHER of n keys, how many of all are below each. The counts have names since gcc 12
+ * keeps an array of them in memory, where each waits for its store (AVX2, 128 keys: 1.8 us instead
+ * of 0.5). */
 static inline void count_below(int64_t n, const int32_t *keys, const int32_t *of, int32_t *below) {
     keys_vec key[KEYS_PARTS], a = {0}, b = {0}, c = {0}, d = {0};
     memcpy(key, of, sizeof key);

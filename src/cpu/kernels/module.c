@@ -27,16 +27,17 @@ static bool by_amd(void) {
     return __get_cpuid(0, &a, &b, &c, &d) && b == signature_AMD_ebx && c == signature_AMD_ecx;
 }
 
-/* The score of a table whose gain is VDPBF16PS: as fast as a multiply-add on AMD, but not on Intel, where
- * prompts of BF16 weights went at 74 tokens/s with it and at 199 without (Granite Rapids). */
+/* The score of a table whose gain is VDPBF16PS: as fast as a multiply-add on AMD, but not on Intel,
+ * where prompts of BF16 weights went at 74 tokens/s with it and at 199 without (Granite Rapids). */
 __attribute__((unused)) static int score_of_bf16(int score, int slow) {
     return by_amd() ? score : slow;
 }
 
-/* AMD from Zen 5 on (family 1Ah) to the first cache: by one column a Zen 5 reads BF16 at 40 GB/s so and at
- * 35 otherwise. A Zen 4 (19h, as Zen 3) has too few requests of its first cache under way, read F16 at 12 to
- * 19 GB/s instead of 23, and seems to drop requests of the second that come too fast. Intel's Xeons of 2023 and later,
- * which are those with AVX-512 FP16, 2 KiB ahead to the first, if weights are Q8_0 or Q5_K (D149). */
+/* AMD from Zen 5 on (family 1Ah) to the first cache: by one column a Zen 5 reads BF16 at 40 GB/s so
+ * and at 35 otherwise. A Zen 4 (19h, as Zen 3) has too few requests of its first cache under way,
+ * read F16 at 12 to 19 GB/s instead of 23, and seems to drop requests of the second that come too
+ * fast. Intel's Xeons of 2023 and later, which are those with AVX-512 FP16, 2 KiB ahead to the
+ * first, if weights are Q8_0 or Q5_K (D149). */
 static enum sheaf__cpu_fetch way_to_fetch(void) {
     enum { AVX512_FP16 = 1 << 23 };
     unsigned a, b, c, d;

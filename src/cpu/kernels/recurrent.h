@@ -25,8 +25,8 @@ enum { STATE_LANES = 16, STATE_PARTS = STATE_LANES / STATE_WIDE };
 typedef float state_vec __attribute__((vector_size(STATE_WIDE * sizeof(float))));
 #define STATE_LOAD(v, p) memcpy(&(v), (p), sizeof(v))
 
-/* Rows at a time, which share what is loaded; as many as registers hold sums of. Vectors of columns at
- * a time: the sum of one waits for itself from row to row. */
+/* Rows at a time, which share what is loaded; as many as registers hold sums of. Vectors of columns
+ * at a time: the sum of one waits for itself from row to row. */
 enum { STATE_ROWS = STATE_WIDE == 4 ? 1 : 4, STATE_COLS = 4 };
 #define STATE_INLINE static inline __attribute__((always_inline))
 #if defined(__clang__)
@@ -94,8 +94,8 @@ static inline void state_rest(int64_t n, int64_t i, int64_t r, float sa,
     memcpy(sum, lane, sizeof lane);
 }
 
-/* Rows [r, r + R): to = from * w + v * k + sa * b, and the sums of to * q. `with`: there is a sa; `one`:
- * one w for all. */
+/* Rows [r, r + R): to = from * w + v * k + sa * b, and the sums of to * q. `with`: there is a sa;
+ * `one`: one w for all. */
 STATE_INLINE void state_step(int R, bool with, bool one, int64_t n, int64_t r,
                              const struct sheaf__state_rows *x) {
     const float *w = x->w + r * x->w_stride, *k = x->k, *q = x->q, *b = x->b, *v = x->v + r;

@@ -19,20 +19,22 @@ enum {
     MIN_CHUNK = 16,          /* rows; 16 floats of dst are a cache line */
     MAX_CHUNK = 64,          /* rows; 64 rows of 4-bit weights of k = 4096 fit half of a small L2 */
     CHUNK_BYTES = 256 << 10, /* of weights that are read again for the next columns */
-    /* rows that are read once only: what counts then is that each thread reads on in memory. Two threads
-     * read F16 at 49 GB/s in chunks of 64 rows, at 54 in these (AMD EPYC, Zen 5, November 2026). */
+    /* rows that are read once only: what counts then is that each thread reads on in memory. Two
+     * threads read F16 at 49 GB/s in chunks of 64 rows, at 54 in these (AMD EPYC, Zen 5, November
+     * 2026). */
     MAX_CHUNK_ONCE = 512,
     /* Columns longer than this are multiplied in parts, for GROUP rows each: a column of 14336 does
      * not stay in the first cache beside the weights, and one thread then read Q4_0 at 8 GB/s and
-     * Q8_0 at 15 instead of 30 and 32 (the same machine). In three digits one of 8192 does not stay in 32
-     * KiB: a Zen 4 read Q8_0 at 20 GB/s, in parts at 31. Parts are whole units of every format. */
+     * Q8_0 at 15 instead of 30 and 32 (the same machine). In three digits one of 8192 does not stay
+     * in 32 KiB: a Zen 4 read Q8_0 at 20 GB/s, in parts at 31. Parts are whole units of every
+     * format. */
     MAX_WHOLE = 8192,
     MAX_WHOLE_OF_3 = 6144,
     MAX_PART = 4096,
     PART_UNIT = SHEAF__SEGMENT,
     GROUP = 32,
-    /* Converted columns that begin whole KiB apart share few sets of the first cache: F16 by 16 took 120 us a
-     * MiB instead of 54 (k = 2048, Zen 5). */
+    /* Converted columns that begin whole KiB apart share few sets of the first cache: F16 by 16
+     * took 120 us a MiB instead of 54 (k = 2048, Zen 5). */
     ALIAS = 1024, /* bytes */
     APART = 320,  /* added then */
 };
@@ -173,7 +175,8 @@ static void multiply(const struct columns *c, const struct sheaf_tensor *a, cons
         for (int64_t i = 0, now; i < c->k; i += now) {
             const void *at[SHEAF__BF16_COLS];
             float *to[SHEAF__BF16_COLS];
-            /* less than a unit goes with the part before it: kernels look back from the end of a row */
+            /* less than a unit goes with the part before it: kernels look back from the end of a
+             * row */
             now = c->k - i < part + PART_UNIT ? c->k - i : part;
             for (int j = 0; j < nc; j++) {
                 at[j] = (const char *)act[j] + sheaf__act_row_size(c->act, i);
@@ -205,7 +208,8 @@ static int64_t round_share(int64_t rows, int nth) {
 
 /* Chunk number t of `rows` rows that are read once: each round of a chunk for every thread takes
  * three quarters of what is left, so that threads read on in memory for long and yet end together:
- * reading is slow where a chunk begins. Returns the rows of the chunk from *first on, 0 beyond the last. */
+ * reading is slow where a chunk begins. Returns the rows of the chunk from *first on, 0 beyond the
+ * last. */
 static int64_t shrinking_chunk(int64_t rows, int nth, int64_t t, int64_t *first) {
     int64_t at = 0, chunk = nth > 1 ? round_share(rows, nth) : rows;
     for (; t >= nth && chunk > MIN_CHUNK; t -= nth) {

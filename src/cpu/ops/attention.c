@@ -20,9 +20,9 @@ enum {
     QUERY_BLOCK = 32, /* of struct sheaf__query_digits */
     MAX_ROWS = 16,    /* of a K/V head, that are computed together */
     ITEM_ROWS = 64,   /* of all heads that take turns: their scores stay in a second cache */
-    /* Keys and values of a head, then those of the next one. One core of a Zen 4 reads 8 heads of 128
-     * in F16 at 15 GB/s, where it goes over 256 keys of each at 10 (26 of plain memory; 2026-11-23).
-     * Sums of values are stored after each turn. */
+    /* Keys and values of a head, then those of the next one. One core of a Zen 4 reads 8 heads of
+     * 128 in F16 at 15 GB/s, where it goes over 256 keys of each at 10 (26 of plain memory;
+     * 2026-11-23). Sums of values are stored after each turn. */
     TURN = 32,
     VALUE_TURN = SHEAF__VALUES_TOGETHER,
     BLOCK_FLOATS = 4096, /* of keys or values that are read several times: half of a first cache */
@@ -218,7 +218,8 @@ static int64_t parts_of(const struct sheaf__attn *at) { return (at->t + PART - 1
 static int64_t all_rows(const struct sheaf__attn *at) { return at->rows * at->heads_kv * at->n_s; }
 
 static struct shares shares_of(const struct sheaf__attn *at, int nth) {
-    /* rows of one query at most where queries see different keys: what none of an item sees is left out */
+    /* rows of one query at most where queries see different keys: what none of an item sees is left
+     * out */
     const int64_t rows = at->sees ? at->rows / at->n : at->rows;
     struct shares s = {.parts = parts_of(at), .group = min_i64(rows, MAX_ROWS)};
     const int64_t wanted = (int64_t)nth * ITEMS_PER_THREAD;
@@ -382,8 +383,8 @@ static void mix_carefully(const struct sheaf__attn *at, const float *v, int64_t 
     }
 }
 
-/* y += weights of rows . values, through floats in memory, without values of weight 0 if some are not
- * finite. */
+/* y += weights of rows . values, through floats in memory, without values of weight 0 if some are
+ * not finite. */
 static void mix_floats(const struct sheaf__attn *at, int64_t s, int64_t hk, const struct scratch *w,
                        int64_t t0, int64_t n, const float *weights, int64_t rows, float *y,
                        int64_t y_stride) {
@@ -397,8 +398,9 @@ static void mix_floats(const struct sheaf__attn *at, int64_t s, int64_t hk, cons
     }
 }
 
-/* Values of the states, zeros, += weights of rows . values [t0, t0 + n). As they lie, a value that is not
- * finite may show in every sum that it enters, with a weight of 0 too: then the row is done again. */
+/* Values of the states, zeros, += weights of rows . values [t0, t0 + n). As they lie, a value that
+ * is not finite may show in every sum that it enters, with a weight of 0 too: then the row is done
+ * again. */
 static void mix_heads(const struct sheaf__attn *at, const struct item *item,
                       const struct scratch *w, int64_t t0, int64_t n, const struct states *to) {
     const struct sheaf__cpu_kernels *kern = at->kern;
@@ -597,8 +599,8 @@ static size_t sees_size(const struct sheaf__attn *at) {
     return may_be_apart(at) ? (size_t)round_up(at->n * parts_of(at), 64) : 0;
 }
 
-/* Keys of a part that a query sees; those of a mixed mask become 1 in `any`. Most parts are seen by all of
- * the queries or by none. */
+/* Keys of a part that a query sees; those of a mixed mask become 1 in `any`. Most parts are seen by
+ * all of the queries or by none. */
 static int64_t keys_seen(const struct sheaf__attn *at, int64_t query, int64_t t0, int64_t n,
                          enum sheaf__attn_mask kind, uint16_t *any) {
     const struct sheaf__attn_row r = {.query = query};
@@ -625,10 +627,10 @@ static int64_t keys_seen(const struct sheaf__attn *at, int64_t query, int64_t t0
     return open;
 }
 
-/* Notes the parts that each query sees. True if the queries have little in common: if they see less than a
- * quarter of the keys that some query sees, where tiles of many queries would compute mostly what is masked
- * (queries of one prompt see half of them at least); less than three quarters of the parts, where the rows of
- * several queries would share what is read. */
+/* Notes the parts that each query sees. True if the queries have little in common: if they see less
+ * than a quarter of the keys that some query sees, where tiles of many queries would compute mostly
+ * what is masked (queries of one prompt see half of them at least); less than three quarters of the
+ * parts, where the rows of several queries would share what is read. */
 static bool are_apart(const struct sheaf__attn *at, bool *to) {
     const int64_t parts = parts_of(at), n = at->n;
     int64_t keys = 0, keys_of_some = 0;  /* seen by each query, summed, and by some query */

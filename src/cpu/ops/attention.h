@@ -16,8 +16,8 @@ struct sheaf__attn {
     int64_t d, e, t, n, heads_kv, n_s;
     struct sheaf__head_groups groups; /* query heads of one K/V head */
     int64_t rows;                     /* most that a K/V head has, see sheaf__attn_rows */
-    /* Queries see different keys, as sequences that generate together do: parts of the keys that each sees
-     * [n][parts]; else NULL (attention.c) */
+    /* Queries see different keys, as sequences that generate together do: parts of the keys that
+     * each sees [n][parts]; else NULL (attention.c) */
     const bool *sees;
     float scale, softcap, max_bias;
     int64_t base, n_head;
@@ -45,8 +45,8 @@ const float *sheaf__attn_q(const struct sheaf__attn *at, struct sheaf__attn_row 
 float *sheaf__attn_dst(const struct sheaf__attn *at, struct sheaf__attn_row r);
 float sheaf__attn_slope(const struct sheaf__attn *at, struct sheaf__attn_row r);
 
-/* What the row's sum of values is multiplied by: the softmax's largest score and sum, and the sink of
- * the head, which has no value. */
+/* What the row's sum of values is multiplied by: the softmax's largest score and sum, and the sink
+ * of the head, which has no value. */
 float sheaf__attn_factor(const struct sheaf__attn *at, struct sheaf__attn_row r, float max,
                          float sum);
 
@@ -67,15 +67,16 @@ enum sheaf__attn_mask {
     SHEAF__ATTN_CLOSED /* -inf */,
     SHEAF__ATTN_MIXED
 };
-/* The mask of a row for keys [t0, t0 + n), from its bits alone: one that is mixed may turn out closed. */
+/* The mask of a row for keys [t0, t0 + n), from its bits alone: one that is mixed may turn out
+ * closed. */
 enum sheaf__attn_mask sheaf__attn_mask_kind(const struct sheaf__attn *at, struct sheaf__attn_row r,
                                             int64_t t0, int64_t n);
 /* The same, at buf as floats if it is mixed. */
 enum sheaf__attn_mask sheaf__attn_mask(const struct sheaf__attn *at, struct sheaf__attn_row r,
                                        int64_t t0, int64_t n, float *buf);
 
-/* By lanes: true if the node is done so. The number of queries and the keys that they see decide, so it is the
- * same for any team and split. */
+/* By lanes: true if the node is done so. The number of queries and the keys that they see decide,
+ * so it is the same for any team and split. */
 bool sheaf__attn_by_lanes(const struct sheaf__attn *at);
 size_t sheaf__attn_lanes_size(const struct sheaf__attn *at); /* bytes of work of one thread */
 void sheaf__attn_lanes(const struct sheaf__attn *at, struct sheaf__cpu_sync *sync, int ith, int nth,

@@ -1,7 +1,7 @@
 /* Attention of many queries. A tile is as many rows of one K/V head as the kernels have lanes; it
  * meets the keys block by block with the softmax taken online. Blocks begin at multiples of
- * BLOCK whatever else is computed, so tiles are shared out freely. Tiles of one head go over the keys
- * together, so that a block is read and becomes floats once for all of them. */
+ * BLOCK whatever else is computed, so tiles are shared out freely. Tiles of one head go over the
+ * keys together, so that a block is read and becomes floats once for all of them. */
 #include <math.h>
 
 #include "cpu/matmul/mul_mat.h"
@@ -115,8 +115,8 @@ static bool same_mask(const struct sheaf__attn *at, const struct tile *t, int i)
     return i > 0 && sheaf__attn_mask_id(at, t->rows[i]) == sheaf__attn_mask_id(at, t->rows[i - 1]);
 }
 
-/* What masks the blocks from t0 on have. A row of a mask is long, and the next one lies as far apart: block
- * by block each would come from memory on its own. */
+/* What masks the blocks from t0 on have. A row of a mask is long, and the next one lies as far
+ * apart: block by block each would come from memory on its own. */
 static void look_at_masks(const struct sheaf__attn *at, struct tile *t, int64_t t0) {
     memset(t->kinds, 0, sizeof t->kinds);
     for (int i = 0; i < t->n_rows && at->mask; i++) {
@@ -164,8 +164,8 @@ struct block {
 };
 static_assert(BLOCK == 64, "bits of `not_finite`");
 
-/* A row that does not see them must not meet values that are not finite: they are zeros for all, and
- * add_not_finite adds them to the rows that do. */
+/* A row that does not see them must not meet values that are not finite: they are zeros for all,
+ * and add_not_finite adds them to the rows that do. */
 static void clear_not_finite(struct block *b, const struct scratch *w) {
     for (int64_t i = 0; i < b->n * w->wide; i++) {
         if (isfinite(w->v[i])) continue;

@@ -1,6 +1,6 @@
 /* Ops that make each element of a row from a few elements of their operands, which may lie in any
- * way: portable forms, for what is not on the path of a token. A member writes whole rows of dst, F32,
- * or of another plain type by way of a row of its own. */
+ * way: portable forms, for what is not on the path of a token. A member writes whole rows of dst,
+ * F32, or of another plain type by way of a row of its own. */
 #ifndef SHEAF_CPU_OPS_BY_ROWS_H
 #define SHEAF_CPU_OPS_BY_ROWS_H
 
@@ -15,8 +15,8 @@ static inline float element(const struct sheaf_tensor *t, int64_t i0, int64_t i1
     return *sheaf__cpu_load(t->type, p, t->nb[0], 1, &one);
 }
 
-/* Where element k of a window over n dimensions lies at place o, along one of them; and whether that
- * is inside of the image. */
+/* Where element k of a window over n dimensions lies at place o, along one of them; and whether
+ * that is inside of the image. */
 static inline int64_t in_image(const struct sheaf_tensor *dst, int n, int axis, int64_t o,
                                int64_t k) {
     const int32_t *p = dst->op_params;
@@ -26,8 +26,8 @@ static inline bool inside(const struct sheaf_tensor *t, int axis, int64_t i) {
     return i >= 0 && i < t->ne[axis];
 }
 
-/* Adds element v of a window's line to a row of places: `weight` times what lies under it in row `from`
- * of the image, operand 1. */
+/* Adds element v of a window's line to a row of places: `weight` times what lies under it in row
+ * `from` of the image, operand 1. */
 static inline void add_line(const struct sheaf_tensor *dst, int n, float weight, int64_t v,
                             struct sheaf__cpu_row from, float *d) {
     const struct sheaf_tensor *b = dst->src[1];

@@ -185,7 +185,8 @@ static enum sheaf_status op_copy(struct sheaf_tensor *dst, int ith, int nth,
     int64_t first, last;
     (void)sync;
     (void)work;
-    /* rows that move within their tensor are moved by one thread: another would write what is still to be read */
+    /* rows that move within their tensor are moved by one thread: another would write what is still
+     * to be read */
     const bool moves = sheaf__overlaps(dst, src);
     if (moves && ith > 0) return SHEAF_STATUS_SUCCESS;
     sheaf__cpu_share((n + PIECE - 1) / PIECE, ith, moves ? 1 : nth, &first, &last);

@@ -1,5 +1,5 @@
-/* The functions of functions.h: those that call the C library, one element at a time; the others are
- * kernels (cpu/kernels/elements.h). */
+/* The functions of functions.h: those that call the C library, one element at a time; the others
+ * are kernels (cpu/kernels/elements.h). */
 #include "cpu/ops/functions.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
-/* Functions of one element or two, over rows of floats: UNARY, GLU, and ops that map an element. p are
- * the words of the node's parameters as floats, from the first that the function has. y may be an
- * operand. */
+/* Functions of one element or two, over rows of floats: UNARY, GLU, and ops that map an element. p
+ * are the words of the node's parameters as floats, from the first that the function has. y may be
+ * an operand. */
 #ifndef SHEAF_CPU_OPS_FUNCTIONS_H
 #define SHEAF_CPU_OPS_FUNCTIONS_H
 
@@ -18,7 +18,8 @@ struct sheaf__cpu_function {
 struct sheaf__cpu_function sheaf__cpu_function_of(const struct sheaf__cpu_kernels *kern,
                                                   const struct sheaf_tensor *node);
 
-/* Of GLU: `plain` of the gate is multiplied by the value, or `both` or `with` computes the whole. */
+/* Of GLU: `plain` of the gate is multiplied by the value, or `both` or `with` computes the
+ * whole. */
 struct sheaf__cpu_gate {
     sheaf__cpu_unary_fn plain;
     sheaf__cpu_pair_fn both;

@@ -18,7 +18,8 @@ static void im2col_row(const struct sheaf_tensor *dst, struct sheaf__cpu_row to,
     }
 }
 
-/* a [v, w, k, m], b [i, j, k, n] -> row of channel to.i2; depthwise: a [v, w, 1, c], that of b alone */
+/* a [v, w, k, m], b [i, j, k, n] -> row of channel to.i2; depthwise: a [v, w, 1, c], that of b
+ * alone */
 static void conv_row(const struct sheaf_tensor *dst, struct sheaf__cpu_row to, float *d) {
     const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
     const int64_t first = dst->op == SHEAF_OP_CONV_2D ? 0 : to.i2;
@@ -153,8 +154,8 @@ static float bilinear(const struct sheaf_tensor *dst, int64_t i0, int64_t i1, in
     return top * (1.0f - y.weight) + bottom * y.weight;
 }
 
-/* Elements [first, last) of a line that meet a place at `at`: by Keys' convolution, or by a triangle
- * of height 1 and `reach` elements to each side. */
+/* Elements [first, last) of a line that meet a place at `at`: by Keys' convolution, or by a
+ * triangle of height 1 and `reach` elements to each side. */
 struct span {
     bool cubic;
     int64_t first, last;
@@ -184,7 +185,8 @@ static float weight_of(const struct span *s, int64_t i) {
     return x < 2.0f ? ((a * x - 5.0f * a) * x + 8.0f * a) * x - 4.0f * a : 0.0f;
 }
 
-/* BICUBIC and ANTIALIAS: the elements under two spans by their weights, whose sum is 1 or is made so. */
+/* BICUBIC and ANTIALIAS: the elements under two spans by their weights, whose sum is 1 or is made
+ * so. */
 static float resampled(const struct sheaf_tensor *a, const struct span *x, const struct span *y,
                        int64_t i2, int64_t i3) {
     float sum = 0.0f, total = 0.0f;

@@ -1,6 +1,6 @@
 /* Rows as floats: loading any float or block type, storing any of them, and the slope of a head.
- * Conversion itself is core's (sheaf_to_float, sheaf_from_float), or a kernel that gives its bits, so
- * every op rounds alike. */
+ * Conversion itself is core's (sheaf_to_float, sheaf_from_float), or a kernel that gives its bits,
+ * so every op rounds alike. */
 #include <math.h>
 
 #include "cpu/kernels/kernels.h"

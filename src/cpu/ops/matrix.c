@@ -1,5 +1,5 @@
-/* CUMSUM, TRI, DIAG, DIAG_MASK_INF and _ZERO, SOLVE_TRI, SET, ACC, ARANGE: all F32. Where dst has the
- * shape of operand 0 it may be its memory: an element is read before it is written. */
+/* CUMSUM, TRI, DIAG, DIAG_MASK_INF and _ZERO, SOLVE_TRI, SET, ACC, ARANGE: all F32. Where dst has
+ * the shape of operand 0 it may be its memory: an element is read before it is written. */
 #include <math.h>
 
 #include "cpu/ops/ops.h"

@@ -1,6 +1,6 @@
-/* Norms of rows and of groups of channels, and sums of rows: reductions in double in fixed lanes, so
- * neither the number of threads nor the vector width shows in the result. dst of a norm may be a's
- * memory. */
+/* Norms of rows and of groups of channels, and sums of rows: reductions in double in fixed lanes,
+ * so neither the number of threads nor the vector width shows in the result. dst of a norm may be
+ * a's memory. */
 #include <math.h>
 
 #include "cpu/kernels/kernels.h"

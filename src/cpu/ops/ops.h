@@ -1,9 +1,9 @@
 /* The op table of the CPU backend, and what the op files share.
  *
  * An op function is called by every member of a team with the same arguments except ith; all
- * members return before one of them goes on to the next node. It writes its share of dst, chosen so that
- * the result does not depend on nth. `work` is work_size(dst, nth) bytes, 64-byte aligned, shared
- * by the members. The portable function of an op is its specification.
+ * members return before one of them goes on to the next node. It writes its share of dst, chosen so
+ * that the result does not depend on nth. `work` is work_size(dst, nth) bytes, 64-byte aligned,
+ * shared by the members. The portable function of an op is its specification.
  *
  * Errors: sheaf_set_error in the member that finds it, and its status returned; the backend carries
  * the text to the caller's thread. A member that fails still passes all barriers of its op. */
@@ -48,8 +48,8 @@ static inline void sheaf__cpu_share(int64_t n, int ith, int nth, int64_t *first,
     *last = ith + 1 == nth ? n : n * (ith + 1) / nth;
 }
 
-/* Row number -> indices of dimensions 1, 2, 3 of a tensor of shape ne. Divisions are what small nodes
- * cost, so the first rows go without. */
+/* Row number -> indices of dimensions 1, 2, 3 of a tensor of shape ne. Divisions are what small
+ * nodes cost, so the first rows go without. */
 struct sheaf__cpu_row {
     int64_t i1, i2, i3;
 };

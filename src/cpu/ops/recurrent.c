@@ -2,8 +2,8 @@
  * GATED_LINEAR_ATTN, each a loop over tokens around the kernels of cpu/kernels/recurrent.h.
  *
  * The result of all but SSM_CONV is one flat tensor: what the tokens read, then the states they
- * leave. Work is shared out by blocks of rows (columns) of the state of one head and sequence, which
- * do not depend on each other, so the result does not depend on the number of threads. */
+ * leave. Work is shared out by blocks of rows (columns) of the state of one head and sequence,
+ * which do not depend on each other, so the result does not depend on the number of threads. */
 #include <inttypes.h>
 #include <math.h>
 

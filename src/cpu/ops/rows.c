@@ -1,5 +1,6 @@
-/* GET_ROWS, SET_ROWS and ADD_ID: rows picked by number. Numbers come from the model's input and are checked
- * in every build; an invalid one fails the compute and nothing of the node's result is promised. */
+/* GET_ROWS, SET_ROWS and ADD_ID: rows picked by number. Numbers come from the model's input and are
+ * checked in every build; an invalid one fails the compute and nothing of the node's result is
+ * promised. */
 #include <inttypes.h>
 
 #include "cpu/ops/ops.h"
@@ -30,8 +31,8 @@ static void copy_words(char *to, const char *from, size_t nb0, int64_t n) {
     for (int64_t i = 0; i < n; i++) memcpy(to + 4 * i, from + (size_t)i * nb0, 4);
 }
 
-/* a [e, v, h, s], b [n, h, s] -> dst F32, or I32 if a is, [e, n, h, s]. With EXTENT, a holds rows [BASE, BASE + v)
- * of EXTENT and the rows of others are zeros. */
+/* a [e, v, h, s], b [n, h, s] -> dst F32, or I32 if a is, [e, n, h, s]. With EXTENT, a holds rows
+ * [BASE, BASE + v) of EXTENT and the rows of others are zeros. */
 static enum sheaf_status op_get_rows(struct sheaf_tensor *dst, int ith, int nth,
                                      struct sheaf__cpu_sync *sync, void *work) {
     const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
@@ -64,8 +65,8 @@ static enum sheaf_status op_get_rows(struct sheaf_tensor *dst, int ith, int nth,
     return SHEAF_STATUS_SUCCESS;
 }
 
-/* b [e, n, h, s], c [n, h, s] repeated -> rows of dst [e, L, h, s] (a view of a). Shared out by columns,
- * so that of two rows with the same number the later wins for any number of threads. */
+/* b [e, n, h, s], c [n, h, s] repeated -> rows of dst [e, L, h, s] (a view of a). Shared out by
+ * columns, so that of two rows with the same number the later wins for any number of threads. */
 static enum sheaf_status op_set_rows(struct sheaf_tensor *dst, int ith, int nth,
                                      struct sheaf__cpu_sync *sync, void *work) {
     enum { COLUMNS = 512 }; /* whole blocks of every type */

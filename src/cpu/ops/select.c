@@ -174,8 +174,9 @@ static void signed_keys(int64_t n, const float *x, bool descending, int32_t *key
     }
 }
 
-/* Positions by counting for each key those below it: with vectors that is the fastest for a router's
- * few hundred. Of equal keys the first comes first: `taken` counts those that were placed. */
+/* Positions by counting for each key those below it: with vectors that is the fastest for a
+ * router's few hundred. Of equal keys the first comes first: `taken` counts those that were
+ * placed. */
 static void sort_by_counts(const struct row *row, int64_t n, bool descending, int32_t *work,
                            int32_t *d) {
     int32_t *const keys = work, *const below = keys + n, *const taken = below + n;

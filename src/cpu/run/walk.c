@@ -1,9 +1,9 @@
 /* A team walks a graph.
  *
- * The whole team walks; between nodes there is a barrier. Small nodes are done by the calling thread
- * alone, and a run of them costs one barrier. Every member decides the same from the nodes alone, so they never
- * disagree about a barrier. The work buffer grows to the largest need and is kept: a graph no larger
- * than an earlier one allocates nothing.
+ * The whole team walks; between nodes there is a barrier. Small nodes are done by the calling
+ * thread alone, and a run of them costs one barrier. Every member decides the same from the nodes
+ * alone, so they never disagree about a barrier. The work buffer grows to the largest need and is
+ * kept: a graph no larger than an earlier one allocates nothing.
  *
  * Stopping: a member that fails (or sees the abort callback say so) notes the number of the current
  * phase, phases being separated by barriers. All members look after a barrier whether a phase up to

@@ -42,8 +42,8 @@ struct cpu_demand {
     bool team;             /* some node is worth the whole team */
 };
 
-/* Elements below which a node is not worth a barrier: a barrier takes about as long as 4096 elements
- * of an elementwise op. */
+/* Elements below which a node is not worth a barrier: a barrier takes about as long as 4096
+ * elements of an elementwise op. */
 enum { SHEAF__CPU_SMALL = 4096 };
 
 /* Checks every node and tells what the graph demands on nth threads. */

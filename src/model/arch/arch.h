@@ -36,8 +36,8 @@ enum sheaf__dim {
     SHEAF__DIM_POSITIONS,   /* n_ctx_train */
     SHEAF__DIM_KINDS,       /* n_token_kinds */
     /* Of layers with a state (Mamba-2): taps of the convolution, heads x size, its channels (x, B
-     * and C), the rows of the matrix before it (z, x, B, C, dt), heads, groups, elements of a group,
-     * and 1. */
+     * and C), the rows of the matrix before it (z, x, B, C, dt), heads, groups, elements of a
+     * group, and 1. */
     SHEAF__DIM_TAPS,
     SHEAF__DIM_INNER,
     SHEAF__DIM_CHANNELS,

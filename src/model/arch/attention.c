@@ -40,8 +40,8 @@ static struct sheaf_tensor *divide_rows(struct sheaf__builder *b, struct sheaf_t
     return sheaf_reshape_3d(b->ctx, sheaf_mul(b->ctx, x, weight), d, h, n);
 }
 
-/* Norms over all heads of a token, of q and of k. Written out, because members that hold some of the
- * heads then add 2 numbers a token instead of gathering q and k. */
+/* Norms over all heads of a token, of q and of k. Written out, because members that hold some of
+ * the heads then add 2 numbers a token instead of gathering q and k. */
 static void norm_rows(struct sheaf__builder *b, struct sheaf_tensor *const *w,
                       struct sheaf_tensor **q, struct sheaf_tensor **k) {
     struct sheaf_tensor *roots = // [2, n]

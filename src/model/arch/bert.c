@@ -1,6 +1,6 @@
-/* Architecture `bert` (BERT, MiniLM, BGE, E5): every token sees all others; learned positions, norms
- * with means and biases behind the residuals, GELU without a gate.
- * Source of the facts: the BERT paper (arXiv 1810.04805) and the converter of GGUF files. */
+/* Architecture `bert` (BERT, MiniLM, BGE, E5): every token sees all others; learned positions,
+ * norms with means and biases behind the residuals, GELU without a gate. Source of the facts: the
+ * BERT paper (arXiv 1810.04805) and the converter of GGUF files. */
 #include "model/arch/arch.h"
 #include "model/arch/builder.h"
 

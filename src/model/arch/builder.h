@@ -25,7 +25,7 @@ struct sheaf__builder {
     struct sheaf_tensor *rows;       /* I32 [n] rows of the cache to write */
     struct sheaf_tensor *mask;       /* F16 [t, n]: 0 or -inf */
     struct sheaf_tensor *mask_swa;   /* the same for sliding windows; NULL if there are none */
-    bool makes_masks;                /* the device makes them, of these inputs (sheaf__mask_number) */
+    bool makes_masks;                /* the device makes them of these (sheaf__mask_number) */
     struct sheaf_tensor *mask_tokens, *mask_cells, *mask_until, *mask_far;
     struct sheaf_tensor *out_ids;    /* I32 [n_wanted]: those tokens; NULL: all */
     struct sheaf__builder *before;   /* of the chunk before; NULL: this is the first */
@@ -34,8 +34,8 @@ struct sheaf__builder {
 };
 
 enum { SHEAF__MAX_CHUNKS = 2 };
-/* Tensors of the graph of a model in so many chunks, at most: of a layer 83 with latent attention and experts, and two
- * for each expert that a token uses, whose results are added. */
+/* Tensors of the graph of a model in so many chunks, at most: of a layer 83 with latent attention
+ * and experts, and two for each expert that a token uses, whose results are added. */
 static inline size_t sheaf__builder_max_nodes(const struct sheaf__hparams *hp, int n_chunks) {
     enum { PER_LAYER = 128, OUTSIDE = 64 };
     const size_t layer = PER_LAYER + 2 * (size_t)hp->n_expert_used;
@@ -51,10 +51,10 @@ struct sheaf__rope sheaf__rope_of(const struct sheaf__hparams *hp, enum sheaf_ro
 
 void sheaf__build_inputs(struct sheaf__builder *b);
 
-/* The F16 number of a position in masks that the device makes: twice what it is behind the first token of the chunk,
- * which F16 holds exactly; -1 and REACH + 1 stand for all beyond. mask_tokens [1, n] has those of the tokens,
- * mask_cells [t] of the cells, mask_until [t], with windows, of the last position that sees a cell. A difference of -2
- * or less, times mask_far [1], is -infinity. */
+/* The F16 number of a position in masks that the device makes: twice what it is behind the first
+ * token of the chunk, which F16 holds exactly; -1 and REACH + 1 stand for all beyond. mask_tokens
+ * [1, n] has those of the tokens, mask_cells [t] of the cells, mask_until [t], with windows, of the
+ * last position that sees a cell. A difference of -2 or less, times mask_far [1], is -infinity. */
 enum { SHEAF__MASK_REACH = 1023, SHEAF__MASK_FAR = 65504 };
 uint16_t sheaf__mask_number(int64_t position);
 /* Embeddings of the tokens, scaled: [e, n]. */
@@ -78,7 +78,8 @@ struct sheaf_tensor *sheaf__build_latent_attention(struct sheaf__builder *b, int
                                                    struct sheaf_tensor *x,
                                                    const struct sheaf__rope *rope,
                                                    struct sheaf_tensor *mask);
-/* The layer's state, read and written, over x [e, n]: what is wanted of [e, n], without residual. */
+/* The layer's state, read and written, over x [e, n]: what is wanted of [e, n], without
+ * residual. */
 struct sheaf_tensor *sheaf__build_state(struct sheaf__builder *b, int64_t il,
                                         struct sheaf_tensor *x);
 /* down(glu(gate x, up x)) of layer il over x [e, n]: [e, n], without residual. Gate and up may be
@@ -110,8 +111,8 @@ struct sheaf_tensor *sheaf__build_plain_ffn(struct sheaf__builder *b, int64_t il
 struct sheaf_tensor *sheaf__build_pooled(struct sheaf__builder *b, struct sheaf_tensor *x,
                                          enum sheaf__pooling pooling);
 /* Logits [n_vocab, n_out] of the last of n chunks, of an encoder its result [n_embd, n]; NULL on
- * error. Two chunks take turns, half a layer each: while the sums of one chunk travel, the other has
- * work. */
+ * error. Two chunks take turns, half a layer each: while the sums of one chunk travel, the other
+ * has work. */
 struct sheaf_tensor *sheaf__build_model(struct sheaf__builder *chunks, int n_chunks);
 
 #endif

@@ -1,4 +1,5 @@
-/* Builds what follows attention in a layer: one gated unit, or a router and a unit for each expert. */
+/* Builds what follows attention in a layer: one gated unit, or a router and a unit for each
+ * expert. */
 #include <math.h>
 
 #include "model/arch/builder.h"

@@ -1,8 +1,8 @@
-/* Architectures `granite`, `granitemoe` and `granitehybrid`: as llama, with factors on the embeddings, on what each
- * half of a layer adds, on the scores of attention, and on the logits; experts that every token uses
- * beside those that the router chooses.
- * In the hybrid most layers have a state (Mamba-2) in place of attention.
- * Source of the facts: the Granite 3.0 model cards and the converter of GGUF files. */
+/* Architectures `granite`, `granitemoe` and `granitehybrid`: as llama, with factors on the
+ * embeddings, on what each half of a layer adds, on the scores of attention, and on the logits;
+ * experts that every token uses beside those that the router chooses. In the hybrid most layers
+ * have a state (Mamba-2) in place of attention. Source of the facts: the Granite 3.0 model cards
+ * and the converter of GGUF files. */
 #include "model/arch/arch.h"
 #include "model/arch/builder.h"
 

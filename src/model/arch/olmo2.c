@@ -1,7 +1,7 @@
-/* Architecture `olmo2` (and OLMo 3): no norms before the halves of a layer but behind them, norms of
- * all heads of q and of k together, rotary pairs (i, i + d/2), SwiGLU; in OLMo 3, sliding windows
- * in three of four layers, whose positions are not scaled.
- * Source of the facts: the OLMo 2 report (arXiv 2501.00656) and the converter of GGUF files. */
+/* Architecture `olmo2` (and OLMo 3): no norms before the halves of a layer but behind them, norms
+ * of all heads of q and of k together, rotary pairs (i, i + d/2), SwiGLU; in OLMo 3, sliding
+ * windows in three of four layers, whose positions are not scaled. Source of the facts: the OLMo 2
+ * report (arXiv 2501.00656) and the converter of GGUF files. */
 #include "model/arch/arch.h"
 #include "model/arch/builder.h"
 

@@ -1,7 +1,8 @@
-/* Architecture `phi3`: as llama, with q, k and v in one matrix, gate and up in another, rotary pairs
- * (i, i + d/2), and two sets of frequency factors, for contexts within and beyond the original one.
- * Source of the facts: the Phi-3 report (arXiv 2404.14219) and the converter of GGUF files. Its
- * sliding windows are not used: files state them for models that were trained without. */
+/* Architecture `phi3`: as llama, with q, k and v in one matrix, gate and up in another, rotary
+ * pairs (i, i + d/2), and two sets of frequency factors, for contexts within and beyond the
+ * original one. Source of the facts: the Phi-3 report (arXiv 2404.14219) and the converter of GGUF
+ * files. Its sliding windows are not used: files state them for models that were trained
+ * without. */
 #include "model/arch/arch.h"
 #include "model/arch/builder.h"
 

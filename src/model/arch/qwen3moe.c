@@ -1,5 +1,5 @@
-/* Architecture `qwen3moe`: as qwen3, with a mixture of experts in place of the feed-forward: softmax
- * over all experts, the best few, their weights divided by their sum. */
+/* Architecture `qwen3moe`: as qwen3, with a mixture of experts in place of the feed-forward:
+ * softmax over all experts, the best few, their weights divided by their sum. */
 #include "model/arch/arch.h"
 #include "model/arch/builder.h"
 

@@ -146,7 +146,8 @@ static enum sheaf_status check_causal(const struct sheaf_gguf *gguf,
 
 /* ---- heads, experts, windows ---- */
 
-/* Of a model in which some layers have attention: a list of K/V heads, 0 where a layer has a state. */
+/* Of a model in which some layers have attention: a list of K/V heads, 0 where a layer has a
+ * state. */
 static enum sheaf_status read_layer_kinds(const struct sheaf_gguf *gguf,
                                           struct sheaf__hparams *hp) {
     char key[128];

@@ -56,8 +56,9 @@ struct sheaf__hparams {
     float residual_scale;                /* on what a half of a layer adds, 1 if none */
     float logit_scale;                   /* logits are divided by it, 1 if none */
     float logit_cap; /* then they become cap tanh(logit / cap); 0: they do not */
-    /* Layers with a state: heads of d_inner / n_ssm_head elements, n_ssm_group groups of which share
-     * their inputs, a state of d_state for each element; a convolution over n_taps tokens. 0: none */
+    /* Layers with a state: heads of d_inner / n_ssm_head elements, n_ssm_group groups of which
+     * share their inputs, a state of d_state for each element; a convolution over n_taps tokens. 0:
+     * none */
     uint64_t recurrent[SHEAF__MAX_LAYERS / 64]; /* bit il: layer il has a state, not attention */
     int64_t n_taps, d_inner, d_state, n_ssm_head, n_ssm_group;
     int64_t swa_window; /* a token sees itself and swa_window - 1 before it; 0: no windows */

@@ -2,8 +2,8 @@
  *
  * "Q4_K_M" is not a type but a habit: most matrices in Q4_K, those that matter more in Q6_K. The
  * choices follow what llama-quantize makes, so that a file of the same name has the same types
- * (compared with llama.cpp 0.7.0 on 2026-11-21 without an importance matrix; the types of fewer than
- * 4 bits, IQ4_NL, IQ4_XS and MXFP4_MOE with its source). Types that are of no use without an
+ * (compared with llama.cpp 0.7.0 on 2026-11-21 without an importance matrix; the types of fewer
+ * than 4 bits, IQ4_NL, IQ4_XS and MXFP4_MOE with its source). Types that are of no use without an
  * importance matrix have no mix. Pure. */
 #ifndef SHEAF_MODEL_MIX_H
 #define SHEAF_MODEL_MIX_H

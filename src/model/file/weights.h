@@ -32,7 +32,8 @@ struct sheaf__weights {
 /* `path` is a file, or the first of split files "name-00001-of-00003.gguf". *out is freed by
  * sheaf__weights_free. */
 enum sheaf_status sheaf__weights_open(const char *path, struct sheaf__weights **out);
-/* Of n GGUFs whose data is not here: shapes to plan with. They pass to the model, also on failure. */
+/* Of n GGUFs whose data is not here: shapes to plan with. They pass to the model, also on
+ * failure. */
 enum sheaf_status sheaf__weights_describe(struct sheaf_gguf **files, int n,
                                           struct sheaf__weights **out);
 void sheaf__weights_free(struct sheaf__weights *model); /* accepts NULL */

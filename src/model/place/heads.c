@@ -128,9 +128,9 @@ enum sheaf_status sheaf__split_heads(int64_t g, int64_t r, const double *shares,
 /* So many times the K/V heads by share: shares that were measured are never quite equal. */
 #define MORE_KV (9.0 / 8)
 
-/* A cut of query heads in runs. A query head costs a member its columns of Q and of the output, and its
- * scores; a K/V head costs as many columns, of K and V, and its part of the cache. So the heads of a
- * member, query and K/V, are its time. */
+/* A cut of query heads in runs. A query head costs a member its columns of Q and of the output, and
+ * its scores; a K/V head costs as many columns, of K and V, and its part of the cache. So the heads
+ * of a member, query and K/V, are its time. */
 struct runs {
     double slowest;  /* time by share of the slowest member */
     int64_t heads;   /* of all members: those that several have count for each */
@@ -148,8 +148,8 @@ static int64_t groups_touched(int64_t first, int64_t n, int64_t r) {
     return n ? (first + n - 1) / r - first / r + 1 : 0;
 }
 
-/* What a member adds that takes heads [first, first + n). A member may have no more K/V heads by its
- * share than `most`: where contexts are long, reading them is its time. */
+/* What a member adds that takes heads [first, first + n). A member may have no more K/V heads by
+ * its share than `most`: where contexts are long, reading them is its time. */
 static struct runs with_member(struct runs rest, int64_t first, int64_t n, int64_t r, double share,
                                double ideal, double most) {
     const int64_t kv = groups_touched(first, n, r);

@@ -402,8 +402,8 @@ enum sheaf_status sheaf__policy_weight_bytes(const struct sheaf__policy *policy,
 /* ---- life ---- */
 
 /* Query heads that stay together: whole blocks of every output projection that is cut by heads. 0:
- * members have whole groups, because all heads read one latent cache, or because a norm over all K/V
- * heads is a sum, which K/V heads on two members would enter twice. */
+ * members have whole groups, because all heads read one latent cache, or because a norm over all
+ * K/V heads is a sum, which K/V heads on two members would enter twice. */
 static int64_t unit_of_heads(const struct sheaf__weights *model, bool whole_sums) {
     const struct sheaf__hparams *hp = &model->hp;
     int64_t unit = 1;
@@ -480,7 +480,8 @@ enum sheaf_status sheaf__policy_new(const struct sheaf__weights *model, const do
     return status;
 }
 
-/* Five and more members with the same count in a row: as Slurm writes tasks of nodes, count(xmembers). */
+/* Five and more members with the same count in a row: as Slurm writes tasks of nodes,
+ * count(xmembers). */
 static size_t print_counts(char *buf, size_t n, const char *what, const int64_t *counts,
                            int n_members) {
     size_t at = 0;

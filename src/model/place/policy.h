@@ -2,9 +2,9 @@
  *
  * A dimension has a meaning (enum sheaf__dim), and a meaning has a cut: query heads, key/value
  * heads, n_ff, vocabulary. A weight is cut where its first dimension that can be cut is; what has
- * none (norms) is mirrored. With whole sums (SHEAF_SPLIT_SUMS, as sheaf__policy_new finds it) weights
- * of products that add up heads or n_ff are cut by their rows. Pure apart from that: the same model,
- * shares and setting give the same states on every rank. */
+ * none (norms) is mirrored. With whole sums (SHEAF_SPLIT_SUMS, as sheaf__policy_new finds it)
+ * weights of products that add up heads or n_ff are cut by their rows. Pure apart from that: the
+ * same model, shares and setting give the same states on every rank. */
 #ifndef SHEAF_MODEL_POLICY_H
 #define SHEAF_MODEL_POLICY_H
 
@@ -20,8 +20,9 @@ struct sheaf__policy;
 void sheaf__segment_fill(struct sheaf_split_segment *s, int n_members, int64_t units, int64_t inner,
                          const int64_t *first, const int64_t *count);
 
-/* With whole sums, slices of matrices have whole groups of so many rows where the matrix has: devices that
- * lay rows out in groups then compute the rows of a slice as they do those of the whole. */
+/* With whole sums, slices of matrices have whole groups of so many rows where the matrix has:
+ * devices that lay rows out in groups then compute the rows of a slice as they do those of the
+ * whole. */
 enum { SHEAF__ROW_GROUP = 16 };
 /* The rows that slices of n rows are cut by. */
 static inline int64_t sheaf__row_group(int64_t n) { return sheaf__gcd(n, SHEAF__ROW_GROUP); }
@@ -38,8 +39,8 @@ int sheaf__policy_n_members(const struct sheaf__policy *policy);
  *
  * columns: n_ff of every expert is divided, its last matrix by columns; its results are one sum.
  * rows: the rows of every matrix are divided; two gathers, but no blocks in the way. whole: every
- * expert is on one member; one sum, and members whose experts a token does not use wait. With whole sums
- * "auto" is rows, and columns are refused. */
+ * expert is on one member; one sum, and members whose experts a token does not use wait. With whole
+ * sums "auto" is rows, and columns are refused. */
 enum sheaf_status sheaf__policy_cut_experts(struct sheaf__policy *policy, const char *how);
 
 /* State of a weight or cache by its tag; `user` is the policy. Fits

@@ -1,5 +1,5 @@
-/* Can the devices compute the model's graph? Asked before the weights are loaded, because a graph of
- * which one node cannot be computed fails as a whole. */
+/* Can the devices compute the model's graph? Asked before the weights are loaded, because a graph
+ * of which one node cannot be computed fails as a whole. */
 #ifndef SHEAF_MODEL_RUNNABLE_H
 #define SHEAF_MODEL_RUNNABLE_H
 

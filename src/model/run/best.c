@@ -1,7 +1,7 @@
-/* Owns a graph over a row of logits and the memory of its results: the positions of the best (ARGMAX,
- * or TOP_K), their values (GET_ROWS of the row as a column), and sums of the row in pieces of PIECE.
- * A logit that is not a number, which the best would hide, makes its sum no number; +infinity is the
- * best. Results lie one after another, so that they come in one transfer. */
+/* Owns a graph over a row of logits and the memory of its results: the positions of the best
+ * (ARGMAX, or TOP_K), their values (GET_ROWS of the row as a column), and sums of the row in pieces
+ * of PIECE. A logit that is not a number, which the best would hide, makes its sum no number;
+ * +infinity is the best. Results lie one after another, so that they come in one transfer. */
 #include "model/run/best.h"
 
 #include <float.h>

@@ -88,8 +88,8 @@ void sheaf__cells_positions(const struct sheaf__cells *c, int seq, int32_t *posi
         positions[i] = c->owners[i] >> (unsigned)seq & 1 ? c->pos[i] : INT32_MAX;
 }
 
-/* A prompt behind a long context has millions of elements: no branch and nothing wider than 32 bits, so that
- * the compiler takes many at a time. */
+/* A prompt behind a long context has millions of elements: no branch and nothing wider than 32
+ * bits, so that the compiler takes many at a time. */
 void sheaf__cells_mask(const int32_t *positions, int64_t n, int32_t pos, int64_t window,
                        uint16_t *row) {
     const int32_t hidden = window > 0 && window <= pos ? pos - (int32_t)window : -1;

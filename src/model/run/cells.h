@@ -36,8 +36,8 @@ enum sheaf_status sheaf__cells_copy(struct sheaf__cells *cells, int a, int b, in
 /* Positions of the first n cells, to `positions`; INT32_MAX: the cell is none of the sequence's. */
 void sheaf__cells_positions(const struct sheaf__cells *cells, int seq, int32_t *positions,
                             int64_t n);
-/* Which of n cells with these positions a token at `pos` sees, as a row of a mask, F16: 0, else -infinity.
- * window 0: all up to its own; else the last `window` of them. */
+/* Which of n cells with these positions a token at `pos` sees, as a row of a mask, F16: 0, else
+ * -infinity. window 0: all up to its own; else the last `window` of them. */
 void sheaf__cells_mask(const int32_t *positions, int64_t n, int32_t pos, int64_t window,
                        uint16_t *row);
 

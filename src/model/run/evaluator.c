@@ -159,7 +159,8 @@ static int32_t first_position(const struct sheaf__evaluator *ctx, int64_t first,
     return least;
 }
 
-/* Does the device make the masks of these tokens? They are of one sequence, and in reach of the first. */
+/* Does the device make the masks of these tokens? They are of one sequence, and in reach of the
+ * first. */
 static bool makes_masks(const struct sheaf__evaluator *ctx, int64_t first, int64_t n) {
     if (!ctx->device_masks || n < MASK_TOKENS) return false;
     const int64_t least = first_position(ctx, first, n);
@@ -174,8 +175,8 @@ struct chunk {
     bool makes_masks;
 };
 
-/* The chunks of a batch of n tokens: each sees the cells of the cache as if it were evaluated alone.
- * `end`: of the cells before. Returns how many there are. */
+/* The chunks of a batch of n tokens: each sees the cells of the cache as if it were evaluated
+ * alone. `end`: of the cells before. Returns how many there are. */
 static int cut(const struct sheaf__evaluator *ctx, int64_t n, int64_t end, struct chunk *chunks) {
     const int64_t half = (n + 1) / 2, rounded = (half + CHUNK_STEP - 1) / CHUNK_STEP * CHUNK_STEP;
     const bool last_alone = ctx->n_wanted == 1 && ctx->wanted[0] == n - 1;

@@ -20,8 +20,9 @@ struct sheaf__evaluator_params {
     /* Evaluations of so many tokens, with the logits of the last alone, go as two chunks in one
      * graph (builder.h): the same bits as one after the other. 0: none */
     int64_t min_chunked;
-    /* Masks of prompts are made by the device, of a number for each cell and token, if it has the ops. For devices
-     * whose memory is not the host's: behind a long context a mask has millions of elements. */
+    /* Masks of prompts are made by the device, of a number for each cell and token, if it has the
+     * ops. For devices whose memory is not the host's: behind a long context a mask has millions of
+     * elements. */
     bool device_masks;
 };
 
@@ -50,9 +51,9 @@ enum sheaf_status sheaf__evaluator_eval(struct sheaf__evaluator *ctx, const int3
 enum sheaf_status sheaf__evaluator_prompt(struct sheaf__evaluator *ctx, int seq, const int32_t *ids,
                                           int64_t n, enum sheaf_status (*before)(void *user),
                                           void *user);
-/* The embedding of a text of n tokens, of an encoder: dst [n_embd]. Independent of what was evaluated
- * before, and of the cache. UNSUPPORTED if the model is no encoder, INVALID if the text is empty or
- * longer than the model's context or n_batch. Collective on a meta device. */
+/* The embedding of a text of n tokens, of an encoder: dst [n_embd]. Independent of what was
+ * evaluated before, and of the cache. UNSUPPORTED if the model is no encoder, INVALID if the text
+ * is empty or longer than the model's context or n_batch. Collective on a meta device. */
 enum sheaf_status sheaf__evaluator_embed(struct sheaf__evaluator *ctx, const int32_t *ids,
                                          int64_t n, enum sheaf__pooling pooling, float *dst);
 /* Did the device make the masks of the last evaluation, of all its chunks? */

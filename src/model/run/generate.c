@@ -2,8 +2,9 @@
  * and the sampler, chooses, and tells the others.
  *
  * Invariant: all ranks leave the loop at the same token. What one rank wants or fails to do travels
- * with the candidates or with the choice, so no rank waits for another that has left. A failure of one rank's text or
- * callback is kept, stops the generation as a wish does, and is agreed on at the end. */
+ * with the candidates or with the choice, so no rank waits for another that has left. A failure of
+ * one rank's text or callback is kept, stops the generation as a wish does, and is agreed on at the
+ * end. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,5 @@
-/* Host memory that a device copies from and to by itself (pinned), or malloc's where it has none. */
+/* Host memory that a device copies from and to by itself (pinned), or malloc's where it has
+ * none. */
 #ifndef SHEAF_MODEL_HOST_MEMORY_H
 #define SHEAF_MODEL_HOST_MEMORY_H
 

@@ -1,5 +1,6 @@
 /* Keys and values of the tokens seen so far: per layer two tensors [heads x size, n_ctx]; with
- * latent attention one, [n_lora_kv + n_rot, n_ctx], of which V is the first part. An encoder has none. */
+ * latent attention one, [n_lora_kv + n_rot, n_ctx], of which V is the first part. An encoder has
+ * none. */
 #ifndef SHEAF_MODEL_KV_CACHE_H
 #define SHEAF_MODEL_KV_CACHE_H
 

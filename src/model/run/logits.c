@@ -1,6 +1,6 @@
-/* Owns the scratch of a selection. A row in memory of a device is selected from there, where the device
- * can and the list is short (best.h); the others are read. Invariant: every row of the vocabulary is seen
- * by exactly one rank, so that the normaliser counts it once. */
+/* Owns the scratch of a selection. A row in memory of a device is selected from there, where the
+ * device can and the list is short (best.h); the others are read. Invariant: every row of the
+ * vocabulary is seen by exactly one rank, so that the normaliser counts it once. */
 #include "model/run/logits.h"
 
 #include <stdlib.h>

@@ -16,9 +16,10 @@ enum sheaf_status sheaf__logits_new(int64_t n_vocab, size_t k, struct sheaf__log
 void sheaf__logits_free(struct sheaf__logits *l); /* accepts NULL */
 
 /* The best of a row of a result [n_vocab, rows] of any backend, on every rank the same list, best
- * first; valid until the next call. `backend`: that computed it, the same in every call. with_sum: also
- * the normaliser. *stop is this rank's wish to stop and becomes that of any rank. Collective if the world
- * has several ranks. Allocates only when the result is another one, on a device with memory of its own. */
+ * first; valid until the next call. `backend`: that computed it, the same in every call. with_sum:
+ * also the normaliser. *stop is this rank's wish to stop and becomes that of any rank. Collective
+ * if the world has several ranks. Allocates only when the result is another one, on a device with
+ * memory of its own. */
 enum sheaf_status sheaf__logits_select(struct sheaf__logits *l, sheaf_backend_t backend,
                                        const struct sheaf_tensor *logits, int64_t row,
                                        bool with_sum, bool *stop,

@@ -40,8 +40,8 @@ void sheaf__session_free(struct sheaf__session *session); /* accepts NULL */
 enum sheaf_status sheaf__session_token_bytes(const struct sheaf__session *session, int j,
                                              enum sheaf_type kv_type, double n_past, double *bytes);
 
-/* Has the devices of libraries that the list names (ggml:CPU) listed with the others, which must not
- * have been listed yet. */
+/* Has the devices of libraries that the list names (ggml:CPU) listed with the others, which must
+ * not have been listed yet. */
 enum sheaf_status sheaf__session_name_devices(const char *list);
 /* Parses "3,1": n numbers >= 0, not all 0. INVALID with a text that names the option. */
 enum sheaf_status sheaf__session_parse_shares(const char *text, int n, double *shares);

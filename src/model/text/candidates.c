@@ -98,8 +98,8 @@ static void sort(struct sheaf_candidates *c) {
     }
 }
 
-/* The first chunk from i on that has a logit above `bar` or a broken one. A chunk at once, so that it is
- * compared in vectors: once the list is full, next to no chunk has one. */
+/* The first chunk from i on that has a logit above `bar` or a broken one. A chunk at once, so that
+ * it is compared in vectors: once the list is full, next to no chunk has one. */
 enum { CHUNK = 32 };
 static size_t skip_chunks(const float *logits, size_t i, size_t n, float bar) {
     for (; i + CHUNK <= n; i += CHUNK) {

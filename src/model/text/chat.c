@@ -57,8 +57,8 @@ const char *sheaf_chat_name(enum sheaf_chat_format format) {
     return (unsigned)format < SHEAF_CHAT_COUNT ? formats[format].name : "?";
 }
 
-/* The text s [len] of a literal in `quote` (0: of unknown quotes) into dst, which has room for it; 0: a
- * quote, a brace or an escape in it means that something variable is inserted. */
+/* The text s [len] of a literal in `quote` (0: of unknown quotes) into dst, which has room for it;
+ * 0: a quote, a brace or an escape in it means that something variable is inserted. */
 static size_t read_literal(const char *s, size_t len, char quote, char *dst) {
     static const char escapes[] = "nt'\"\\", meanings[] = "\n\t'\"\\";
     size_t n = 0;
@@ -119,7 +119,8 @@ enum sheaf_status sheaf_chat_from_template(const char *text, struct sheaf_chat *
         text);
 }
 
-/* The chat writes the bos itself if the template has one and the tokenizer puts none before a text. */
+/* The chat writes the bos itself if the template has one and the tokenizer puts none before a
+ * text. */
 static void find_bos(const char *text, const struct sheaf_tokenizer *tok, struct sheaf_chat *chat) {
     size_t len;
     const char *bos = sheaf_tokenizer_token(tok, sheaf_tokenizer_bos(tok), &len);

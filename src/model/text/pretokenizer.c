@@ -17,7 +17,8 @@
  *   kimi-k2    \p{Han}+| and gpt-4o without characters of \p{Han} in U and L, and without the slash
  *   deepseek-llm  one after another, each on what those before have made of the text:
  *              [\r\n], \s?[LETTERS]+, \s?[SIGNS]+, \s+$, [EASTERN]+, \p{N}
- *              where LETTERS are those of `cased_letters`, SIGNS and EASTERN of `signs` and `eastern` */
+ *              where LETTERS are those of `cased_letters`, SIGNS and EASTERN of `signs` and
+ *              `eastern` */
 #include "model/text/pretokenizer.h"
 
 #include <assert.h>
@@ -71,8 +72,8 @@ const char *sheaf__pre_names(void) {
            "llama4, tekken, deepseek-v3, deepseek-llm, kimi-k2";
 }
 
-/* The text being cut. Where numbers, or Chinese and Japanese characters are cut off beforehand, such
- * a one reads as the end. */
+/* The text being cut. Where numbers, or Chinese and Japanese characters are cut off beforehand,
+ * such a one reads as the end. */
 struct scan {
     const char *s;
     size_t len;

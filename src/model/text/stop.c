@@ -1,7 +1,7 @@
 /* Texts that end an answer: finds them across pieces.
  *
- * Invariant: held is what was taken and not passed on; no suffix of what was passed on, continued by
- * held, is one of the texts. */
+ * Invariant: held is what was taken and not passed on; no suffix of what was passed on, continued
+ * by held, is one of the texts. */
 #include "model/text/stop.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* Texts that end an answer. An answer comes in pieces; of each as much is passed on as cannot be the
- * beginning of such a text. */
+/* Texts that end an answer. An answer comes in pieces; of each as much is passed on as cannot be
+ * the beginning of such a text. */
 #ifndef SHEAF_MODEL_STOP_H
 #define SHEAF_MODEL_STOP_H
 

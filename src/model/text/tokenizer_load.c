@@ -189,7 +189,8 @@ static enum sheaf_status load_tokens(struct sheaf_tokenizer *t, const struct she
     return SHEAF_STATUS_SUCCESS;
 }
 
-/* Of a vocabulary that has all three (harmony, gpt-oss) the first ends a message, behind which others follow. */
+/* Of a vocabulary that has all three (harmony, gpt-oss) the first ends a message, behind which
+ * others follow. */
 enum { NAME_END = 3, NAME_RETURN = 10, NAME_CALL = 11 };
 /* Tokens that end a generation by their name, best end of turn first. Files often leave the keys
  * out, or give the tokens an ordinary type; their names are unmistakable. */
@@ -279,7 +280,8 @@ static enum sheaf_status check_added(const struct sheaf_tokenizer *t, const stru
     return SHEAF_STATUS_SUCCESS;
 }
 
-/* Tokens at which generation ends, and the end of a turn: by their ids, and by names that are known. */
+/* Tokens at which generation ends, and the end of a turn: by their ids, and by names that are
+ * known. */
 static void find_ends(struct sheaf_tokenizer *t) {
     enum { N_NAMES = sizeof eog_names / sizeof *eog_names };
     int32_t named[N_NAMES];
