@@ -29,7 +29,7 @@ extern "C" {
 struct sheaf_comm;
 
 struct sheaf_comm_params {
-    size_t size;
+    size_t size;       /* sizeof(struct sheaf_comm_params) */
     int timeout_ms;    /* 0: the world's */
     size_t slot_bytes; /* shared-memory slot of a member; 0: default. Larger messages go through it
                           in chunks. */
