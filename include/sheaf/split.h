@@ -106,8 +106,8 @@ void sheaf_split_state_local_ne(const struct sheaf_split_state *state,
  * MIRRORED and PARTIAL. */
 int64_t sheaf_split_state_intervals(const struct sheaf_split_state *state, int member,
                                     int64_t *pairs, int64_t cap);
-/* "M", "P", "S0 {2048,2048}", "S0 {4,4}x64+{1,1}x64+{1,1}x64"; cut to n bytes, always terminated.
- * Returns buf. */
+/* "M", "P", "S0 {2048,2048}", "S0 {4,4}x64+{1,1}x64+{1,1}x64"; five and more members with the same
+ * in a row are one, "S0 {96(x16)}". Cut to n bytes, always terminated. Returns buf. */
 char *sheaf_split_state_print(const struct sheaf_split_state *state, char *buf, size_t n);
 
 #ifdef __cplusplus

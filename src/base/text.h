@@ -25,6 +25,14 @@ sheaf__put(struct sheaf__text *text, const char *fmt, ...) {
     if (n > 0) text->n += (size_t)n;
 }
 
+/* Behind what so many members in a row have in common: of five and more "(x5)", as Slurm writes
+ * tasks of nodes. Returns for how many of them it stands; fewer than five are written one by one. */
+static inline int sheaf__put_alike(struct sheaf__text *text, int alike) {
+    if (alike < 5) return 1;
+    sheaf__put(text, "(x%d)", alike);
+    return alike;
+}
+
 /* Texts out of files and of peers must not command a terminal: control bytes become '?'. */
 static inline void sheaf__make_plain(char *text) {
     for (; *text; text++)

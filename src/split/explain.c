@@ -63,8 +63,13 @@ void sheaf__put_state(struct sheaf__text *t, struct sheaf__st st, int n_members)
         return;
     }
     sheaf__put(t, "S%d {", st.axis);
-    for (int j = 0; j < n_members; j++)
-        sheaf__put(t, "%s%" PRId64, j ? "," : "", sheaf__cut_count(st.cut, j));
+    for (int j = 0, alike = 1; j < n_members; j += alike) {
+        const int64_t count = sheaf__cut_count(st.cut, j);
+        for (alike = 1; j + alike < n_members && sheaf__cut_count(st.cut, j + alike) == count;)
+            alike++;
+        sheaf__put(t, "%s%" PRId64, j ? "," : "", count);
+        alike = sheaf__put_alike(t, alike);
+    }
     sheaf__put(t, "}");
     if (!st.cut->contiguous) sheaf__put(t, " in pieces");
     if (!st.cut->partition) sheaf__put(t, " overlapping");

@@ -361,6 +361,19 @@ int64_t sheaf_split_state_intervals(const struct sheaf_split_state *state, int m
     return n;
 }
 
+static void put_units(struct sheaf__text *t, const struct sheaf_split_segment *g, int n_members) {
+    const bool plain = is_ascending(g, n_members);
+    for (int j = 0, alike = 1; j < n_members; j += alike) {
+        for (alike = 1; j + alike < n_members && g->count[j + alike] == g->count[j] &&
+                        (plain || g->first[j + alike] == g->first[j]);)
+            alike++;
+        if (j) sheaf__put(t, ",");
+        if (!plain) sheaf__put(t, "%" PRId64 ":", g->first[j]); /* overlaps name their place */
+        sheaf__put(t, "%" PRId64, g->count[j]);
+        alike = sheaf__put_alike(t, alike);
+    }
+}
+
 char *sheaf_split_state_print(const struct sheaf_split_state *state, char *buf, size_t n) {
     struct sheaf__text text = {buf, n, 0};
     if (n) *buf = 0;
@@ -375,13 +388,7 @@ char *sheaf_split_state_print(const struct sheaf_split_state *state, char *buf, 
             if (i) sheaf__put(&text, "+");
             if (g->outer > 1) sheaf__put(&text, "%" PRId64 "*", g->outer);
             sheaf__put(&text, "{");
-            const bool plain = is_ascending(g, state->n_members);
-            for (int j = 0; j < state->n_members; j++) {
-                if (j) sheaf__put(&text, ",");
-                if (!plain)
-                    sheaf__put(&text, "%" PRId64 ":", g->first[j]); /* overlaps name their place */
-                sheaf__put(&text, "%" PRId64, g->count[j]);
-            }
+            put_units(&text, g, state->n_members);
             sheaf__put(&text, "}");
             if (g->inner > 1) sheaf__put(&text, "x%" PRId64, g->inner);
         }

@@ -32,6 +32,18 @@ static void expect_text(const S *s, const char *text) {
     cr_expect_str_eq(sheaf_split_state_print(s, buf, sizeof buf), text);
 }
 
+Test(state, prints_members_that_are_alike_once) {
+    S *s = sheaf_split_state_cut(SHEAF_SPLIT_AXIS_1, 12,
+                                 (int64_t[]){1, 1, 1, 1, 2, 2, 2, 2, 2, 0, 0, 0}, 1);
+    expect_text(s, "S1 {1,1,1,1,2(x5),0,0,0}");
+    for (int j = 0; j < 12; j++) { /* six share a unit, and five another */
+        s->segments[0].first[j] = j == 11 ? 2 : j >= 6;
+        s->segments[0].count[j] = j == 11 ? 12 : 1;
+    }
+    expect_text(s, "S1 {0:1(x6),1:1(x5),2:12}");
+    sheaf_split_state_free(s);
+}
+
 Test(state, prints_what_it_is) {
     S *m = sheaf_split_state_mirrored(3), *p = sheaf_split_state_partial(3);
     S *c = sheaf_split_state_cut(SHEAF_SPLIT_AXIS_0, 2, (int64_t[]){2048, 2048}, 1), *f = fused();

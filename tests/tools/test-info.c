@@ -77,6 +77,9 @@ Test(info, presets, .timeout = 600) {
     /* weights that a product gathers */
     cr_expect_eq(info("--preset phi3-mini --mix Q4_K_M --members 3,8 --link 10gbe"), 0, "%s", out);
     /* more members than heads */
+    cr_expect_eq(info("--preset llama-405b --members 512 --plan --link 10gbe"), 0, "%s", out);
+    cr_expect(strstr(out, "S1 {32(x512)}   as given\n") && strstr(out, "\n  try: "),
+              "a reason is not cut short by many members");
     cr_expect_eq(info("--preset llama-8b --members 3,300 --link 10gbe --bandwidth 200"), 0);
     cr_expect(strstr(out, "\n     300 "), "%s", out);
     cr_expect(strstr(out, "model          llama-8b\n"), "%s", out);

@@ -10,6 +10,7 @@
 
 #include "base/arith.h"
 #include "base/settings.h"
+#include "base/text.h"
 #include "model/arch/tag.h"
 
 /* How the matrices of experts are cut: see sheaf__policy_cut_experts. */
@@ -480,23 +481,13 @@ enum sheaf_status sheaf__policy_new(const struct sheaf__weights *model, const do
     return status;
 }
 
-/* Five and more members with the same count in a row: as Slurm writes tasks of nodes,
- * count(xmembers). */
-static size_t print_counts(char *buf, size_t n, const char *what, const int64_t *counts,
-                           int n_members) {
-    size_t at = 0;
+static void put_counts(struct sheaf__text *t, const char *what, const int64_t *counts,
+                       int n_members) {
     for (int j = 0, alike = 1; j < n_members; j += alike) {
         for (alike = 1; j + alike < n_members && counts[j + alike] == counts[j];) alike++;
-        char times[16] = "";
-        if (alike < 5)
-            alike = 1;
-        else
-            snprintf(times, sizeof times, "(x%d)", alike);
-        int k = snprintf(at < n ? buf + at : NULL, at < n ? n - at : 0, "%s%" PRId64 "%s",
-                         j ? "," : what, counts[j], times);
-        if (k > 0) at += (size_t)k;
+        sheaf__put(t, "%s%" PRId64, j ? "," : what, counts[j]);
+        alike = sheaf__put_alike(t, alike);
     }
-    return at < n ? at : n ? n - 1 : 0;
 }
 
 /* A dimension and the unit that it is divided in. */
@@ -517,18 +508,18 @@ static struct printed print_ffn(const struct sheaf__policy *p) {
 
 char *sheaf__policy_print(const struct sheaf__policy *policy, char *buf, size_t n) {
     int64_t *counts = calloc((size_t)policy->n, sizeof *counts);
-    size_t at = 0;
+    struct sheaf__text t = {buf, n, 0};
     if (n) buf[0] = 0;
     if (!counts) return buf;
     const struct sheaf__hparams *hp = &policy->model->hp;
-    at += print_counts(buf, n, "q heads ", policy->q_count, policy->n);
-    at += print_counts(buf + at, n - at, ", k/v heads ", policy->kv_count, policy->n);
+    put_counts(&t, "q heads ", policy->q_count, policy->n);
+    put_counts(&t, ", k/v heads ", policy->kv_count, policy->n);
     const struct printed dims[] = {print_ffn(policy),
                                    {", vocabulary ", hp->n_vocab, row_unit(policy, hp->n_vocab)}};
     for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
         sheaf__split_units(dims[i].n / dims[i].unit, policy->shares, policy->n, counts);
         for (int j = 0; j < policy->n; j++) counts[j] *= dims[i].unit;
-        at += print_counts(buf + at, n - at, dims[i].what, counts, policy->n);
+        put_counts(&t, dims[i].what, counts, policy->n);
     }
     free(counts);
     return buf;
