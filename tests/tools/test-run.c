@@ -554,9 +554,10 @@ Test(run, bad_files) {
     snprintf(args, sizeof args, "-m %s -p x", path);
     fails_everywhere(args, "truncated");
     fails(2, "-m " F32 " -f /nonexistent/prompt", "cannot open /nonexistent/prompt");
-    fails(2, "-m " F32 " --perplexity /nonexistent/text", "cannot open /nonexistent/text");
-    fails(2, "-m " F32 " -p x --logits /nonexistent/l", "cannot create /nonexistent/l");
-    fails(2, "-m " F32 " -p x --trace /nonexistent/t", "cannot create /nonexistent/t");
+    /* before the model is looked for, which may take long to load */
+    fails(2, "-m nowhere.gguf --perplexity /nonexistent/text", "cannot open /nonexistent/text");
+    fails(2, "-m nowhere.gguf -p x --logits /nonexistent/l", "cannot create /nonexistent/l");
+    fails(2, "-m nowhere.gguf -p x --trace /nonexistent/t", "cannot create /nonexistent/t");
     struct sheaf_gguf *in, *g = sheaf_gguf_new();
     cr_assert_eq(sheaf_gguf_open(F32, &in), 0);
     cr_assert_eq(sheaf_gguf_copy_kv(g, in), 0);

@@ -63,7 +63,8 @@ enum sheaf_status run_read_prompt(const struct run_options *o, char **text, size
     const bool none = !o->prompt && !o->file;
     *text = NULL;
     *len = 0;
-    if (sheaf_world_rank() != 0 || o->perplexity) return SHEAF_STATUS_SUCCESS;
+    if (sheaf_world_rank() != 0) return SHEAF_STATUS_SUCCESS;
+    if (o->perplexity) return run_read_file(o->perplexity, text, len);
     if (none && *talk) return SHEAF_STATUS_SUCCESS;
     if (none && !o->json && !o->ids && !o->logits && !o->embedding && !o->no_chat)
         *talk = isatty(STDIN_FILENO);

@@ -24,10 +24,9 @@ static enum sheaf_status append(int32_t **ids, size_t *n, size_t *cap, const int
 }
 
 static enum sheaf_status encode(const struct run_options *o, const struct sheaf_tokenizer *tok,
-                                int32_t **ids, size_t *n) {
-    char *text = NULL;
-    size_t len = 0, cap = 0;
-    enum sheaf_status status = run_read_file(o->perplexity, &text, &len);
+                                const char *text, size_t len, int32_t **ids, size_t *n) {
+    size_t cap = 0;
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
     for (size_t at = 0; !status && at < len;) {
         size_t end = len;
         if (o->ppl_lines) {
@@ -50,7 +49,6 @@ static enum sheaf_status encode(const struct run_options *o, const struct sheaf_
     }
     if (!status && *n < 2)
         status = sheaf_set_error(SHEAF_STATUS_INVALID, "%s holds no two tokens", o->perplexity);
-    free(text);
     return status;
 }
 
@@ -100,12 +98,13 @@ static enum sheaf_status window(const struct work *w, const int32_t *ids, int64_
 
 static size_t width_of(size_t n, int64_t n_ctx) { return n < (size_t)n_ctx ? n : (size_t)n_ctx; }
 
-static enum sheaf_status read_text(const struct run_options *o, struct sheaf_model *model,
-                                   int64_t n_ctx, int32_t **ids, size_t *n) {
+static enum sheaf_status tokens_of(const struct run_options *o, struct sheaf_model *model,
+                                   const char *text, size_t len, int64_t n_ctx, int32_t **ids,
+                                   size_t *n) {
     const struct sheaf_tokenizer *tok;
     if (sheaf_world_rank()) return SHEAF_STATUS_SUCCESS;
     enum sheaf_status status = sheaf_model_tokenizer(model, &tok);
-    if (!status) status = encode(o, tok, ids, n);
+    if (!status) status = encode(o, tok, text, len, ids, n);
     if (status || o->ppl_lines || !sheaf_tokenizer_add_bos(tok)) return status;
     const size_t width = width_of(*n, n_ctx);
     for (size_t at = width; at + width <= *n; at += width) (*ids)[at] = sheaf_tokenizer_bos(tok);
@@ -113,7 +112,7 @@ static enum sheaf_status read_text(const struct run_options *o, struct sheaf_mod
 }
 
 enum sheaf_status run_perplexity(const struct run_options *o, struct sheaf_model *model,
-                                 struct run_result *r) {
+                                 const char *text, size_t len, struct run_result *r) {
     int32_t *ids = NULL;
     size_t n = 0;
     double nll = 0, start = sheaf__seconds();
@@ -124,7 +123,7 @@ enum sheaf_status run_perplexity(const struct run_options *o, struct sheaf_model
                      .step = info.n_batch < MAX_ROWS ? info.n_batch : MAX_ROWS};
     w.rows = malloc(MAX_ROWS * (size_t)info.n_vocab * sizeof *w.rows);
     w.wanted = malloc(MAX_ROWS * sizeof *w.wanted);
-    if (!status) status = read_text(o, model, info.n_ctx, &ids, &n);
+    if (!status) status = tokens_of(o, model, text, len, info.n_ctx, &ids, &n);
     status = tool_await_input(status, "the text");
     if ((!w.rows || !w.wanted) && !status)
         status = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for logits");

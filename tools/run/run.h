@@ -56,9 +56,9 @@ enum sheaf_status run_generate(const struct run_options *o, struct sheaf_model *
 /* Answers until the input ends; text, if any, is the first message. Collective. */
 enum sheaf_status run_talk(const struct run_options *o, struct sheaf_model *model, const char *text,
                            size_t len, struct run_result *r);
-/* Perplexity by o->perplexity into r, the same on all ranks. */
+/* Perplexity of text [len], that of o->perplexity, into r, the same on all ranks. */
 enum sheaf_status run_perplexity(const struct run_options *o, struct sheaf_model *model,
-                                 struct run_result *r);
+                                 const char *text, size_t len, struct run_result *r);
 /* Prints the embedding of text [len] on rank 0. Collective. */
 enum sheaf_status run_embedding(const struct run_options *o, struct sheaf_model *model,
                                 const char *text, size_t len);

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "sheaf/meta.h"
@@ -32,12 +34,18 @@ static bool is_root(void) { return sheaf_world_rank() == 0; }
 
 /* ---- before the model ---- */
 
-/* A file that cannot be created is noticed before the work, not behind it. */
-static enum sheaf_status check_trace(const struct run_options *o) {
-    FILE *f = o->trace ? fopen(o->trace, "abe") : NULL;
-    if (f) fclose(f);
-    if (f || !o->trace) return SHEAF_STATUS_SUCCESS;
-    return sheaf_set_error(SHEAF_STATUS_IO, "cannot create %s: %s", o->trace, strerror(errno));
+/* A file that cannot be created is noticed before the work, not behind it. A file that is there
+ * stays as it is; to open a pipe would tell its reader of an end. */
+static enum sheaf_status check_output(const char *path) {
+    struct stat there;
+    const bool any = path && !stat(path, &there);
+    if (!path || (any && S_ISFIFO(there.st_mode))) return SHEAF_STATUS_SUCCESS;
+    FILE *f = fopen(path, "abe");
+    if (!f)
+        return sheaf_set_error(SHEAF_STATUS_IO, "cannot create %s: %s", path, strerror(errno));
+    fclose(f);
+    if (!any) unlink(path);
+    return SHEAF_STATUS_SUCCESS;
 }
 
 /* No output may be a file that is read, or another output. */
@@ -51,8 +59,9 @@ static enum sheaf_status check_files(const struct run_options *o) {
         {"--trace", o->trace, true},
     };
     if (!is_root()) return SHEAF_STATUS_SUCCESS;
-    const enum sheaf_status status = tool_check_files(files, sizeof files / sizeof *files);
-    return status ? status : check_trace(o);
+    enum sheaf_status status = tool_check_files(files, sizeof files / sizeof *files);
+    if (!status) status = check_output(o->logits);
+    return status ? status : check_output(o->trace);
 }
 
 static enum sheaf_status prepare(struct run *r) {
@@ -128,7 +137,7 @@ static enum sheaf_status open_model(struct run *r) {
 static enum sheaf_status work(struct run *r) {
     const struct run_options *o = r->o;
     if (o->embedding) return run_embedding(o, r->model, r->text, r->text_len);
-    if (o->perplexity) return run_perplexity(o, r->model, &r->result);
+    if (o->perplexity) return run_perplexity(o, r->model, r->text, r->text_len, &r->result);
     if (o->conversation) return run_talk(o, r->model, r->text, r->text_len, &r->result);
     return run_generate(o, r->model, r->text, r->text_len, NULL, 0, &r->result);
 }
