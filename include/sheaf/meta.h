@@ -45,11 +45,11 @@ struct sheaf_backend_meta_params {
     enum sheaf_type wire_type; /* of sums between hosts, as in struct sheaf_comm_params */
 };
 
-/* A flag of VIEW nodes of weights and caches: their place is a number of each compute and not of
- * the graph. Between computes the caller may change the offset (in op_params, in view_offs and data
- * of the view and of all nodes that show its memory). The compiled program is kept wherever the
- * members own the same parts of the view as before, at the same distances; elsewhere the graph is
- * compiled again, and both programs are kept. */
+/* A flag of VIEW nodes of weights and caches: their place is a number of each compute and not of the
+ * graph. Between computes the caller may change the offset (in op_params, in view_offs and data of the
+ * view and of all nodes that show its memory). The compiled program is kept wherever the members own
+ * the same parts of the view as before, at the same distances; elsewhere the graph is compiled again,
+ * and both programs are kept. */
 enum { SHEAF_BACKEND_META_TENSOR_MOVES = 1 << 21 };
 
 /* A device around `devs` (of sheaf_world_devices or of the registry), ranks in non-decreasing
@@ -68,21 +68,21 @@ sheaf_backend_dev_t sheaf_backend_meta_dev_member(sheaf_backend_dev_t dev, size_
 size_t sheaf_backend_meta_dev_n_local(sheaf_backend_dev_t dev);
 size_t sheaf_backend_meta_dev_local_member(sheaf_backend_dev_t dev,
                                            size_t i); /* member number of local member i */
-/* true: some rank of the job has no device of a member's kind, and sheaf_backend_dev_supports_op of
- * this device is collective over all ranks. */
+/* true: some rank of the job has no device of a member's kind, and sheaf_backend_dev_supports_op of this
+ * device is collective over all ranks. */
 bool sheaf_backend_meta_dev_asks_all(sheaf_backend_dev_t dev);
 struct sheaf_comm *sheaf_backend_meta_dev_comm(sheaf_backend_dev_t dev);
 
 /* Puts bytes [offset, offset + size) of the i-th tensor of a list at dst. */
 typedef enum sheaf_status (*sheaf_backend_meta_read_fn)(void *user, size_t i, size_t offset,
                                                         void *dst, size_t size);
-/* sheaf_backend_tensor_set_from of n tensors of one meta device, where some ranks cannot read:
- * those r with reads[r], and `root`, read what they hold; to each of the others root sends what it
- * holds, and no more, in blocks of a few MiB, and `read` may be NULL there. reads has world_size()
- * entries, alike on all ranks. Collective: all ranks call, those without a member too. A failure to
- * read, or of a device, is of that rank only, and the others end the call in step with it: agree
- * (sheaf_world_agree) before the values are used. Whole tensors, no views. *sent (may be NULL)
- * grows by the bytes that root has sent, on all ranks. */
+/* sheaf_backend_tensor_set_from of n tensors of one meta device, where some ranks cannot read: those
+ * r with reads[r], and `root`, read what they hold; to each of the others root sends what it holds,
+ * and no more, in blocks of a few MiB, and `read` may be NULL there. reads has world_size() entries,
+ * alike on all ranks. Collective: all ranks call, those without a member too. A failure to read, or of
+ * a device, is of that rank only, and the others end the call in step with it: agree
+ * (sheaf_world_agree) before the values are used. Whole tensors, no views. *sent (may be NULL) grows
+ * by the bytes that root has sent, on all ranks. */
 enum sheaf_status sheaf_backend_meta_tensors_load(struct sheaf_tensor *const *tensors, size_t n,
                                                   const bool *reads, int root,
                                                   sheaf_backend_meta_read_fn read, void *user,
@@ -95,14 +95,14 @@ const struct sheaf_split_state *sheaf_backend_meta_get_state(const struct sheaf_
  * has none yet. Valid until the next compute of another graph. */
 struct sheaf_tensor *sheaf_backend_meta_get_slice(const struct sheaf_tensor *tensor, size_t i);
 
-/* The backend that local member i computes with, owned by `backend` of the meta device: for graphs
- * over its slices between computes. NULL if there is no such member. */
+/* The backend that local member i computes with, owned by `backend` of the meta device: for graphs over
+ * its slices between computes. NULL if there is no such member. */
 sheaf_backend_t sheaf_backend_meta_member_backend(sheaf_backend_t backend, size_t i);
 
-/* Called for local member i, on its thread, in a compute of a graph with the tensor, when all of
- * the member's part was submitted to its backend and before that is waited for: it may submit more,
- * which is done when the compute returns. slice: the tensor's, valid during the call. Not called
- * for members in host memory, which have no queue, and not in check mode. */
+/* Called for local member i, on its thread, in a compute of a graph with the tensor, when all of the
+ * member's part was submitted to its backend and before that is waited for: it may submit more, which
+ * is done when the compute returns. slice: the tensor's, valid during the call. Not called for members
+ * in host memory, which have no queue, and not in check mode. */
 typedef void (*sheaf_backend_meta_follow_fn)(void *user, size_t i, sheaf_backend_t member_backend,
                                              const struct sheaf_tensor *slice);
 /* One tensor of a backend is followed; fn NULL: none. Between computes. */
@@ -125,8 +125,7 @@ enum sheaf_status sheaf_backend_meta_set_check(sheaf_backend_t backend, bool che
 /* true: an op that fails on a member (an id outside of its rows) does not end the job. That member
  * goes on with the collectives, whose values mean nothing then, and graph_compute returns the
  * failure, on that rank only: the caller tells the others, and throws the results away. Failures of
- * collectives, and those that a device tells of later, end the job as ever. INVALID in check
- * mode. */
+ * collectives, and those that a device tells of later, end the job as ever. INVALID in check mode. */
 enum sheaf_status sheaf_backend_meta_set_lives_on(sheaf_backend_t backend, bool lives_on);
 
 /* How the members' data meet: "nccl", or "host memory: member 1 (CPU0@1) is a CPU" and other
@@ -147,8 +146,8 @@ struct sheaf_backend_meta_stats {
     uint64_t hidden_ns;   /* of collective_ns: while the first member computed */
     uint64_t n_started;   /* of n_collectives: to run while it computes */
     size_t input_bytes;   /* inputs of graphs, of this rank's members */
-    /* This rank stood still for others: waits in which a member did nothing else, of its member
-     * that waited least (its other members waited for that one). */
+    /* This rank stood still for others: waits in which a member did nothing else, of its member that
+     * waited least (its other members waited for that one). */
     uint64_t stalled_ns;
 };
 enum sheaf_status sheaf_backend_meta_get_stats(sheaf_backend_t backend,
@@ -192,8 +191,8 @@ sheaf_backend_meta_describe_plan(const struct sheaf_cgraph *graph, int n_members
                                  sheaf_backend_meta_get_split_state_fn get_split_state,
                                  const void *user, sheaf_backend_meta_step_fn visit,
                                  void *visit_user);
-/* Bytes that each of n_members takes to compute the graph, bytes [n_members]: its compute buffer
- * and the inputs, placed as for a run on devices whose buffers are aligned to 64 bytes (CPUs), or a
+/* Bytes that each of n_members takes to compute the graph, bytes [n_members]: its compute buffer and
+ * the inputs, placed as for a run on devices whose buffers are aligned to 64 bytes (CPUs), or a
  * little less elsewhere. Sums that run beside spans (sheaf_backend_meta_overlap) keep their addends
  * longer, which is not counted. Needs no device. Local. */
 enum sheaf_status
