@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/lack.h"
 #include "ggml/engine_impl.h"
 #include "ggml/file.h"
 
@@ -63,21 +64,25 @@ static enum sheaf_status load_all(struct gg_engine *e, struct loading *l) {
     return st;
 }
 
-static const char *lack_text(enum gg_file_lack lack, int error) {
+static void put_why(struct sheaf__text *why, const char *path, enum gg_file_lack lack, int error) {
     static const char *const texts[] = {
-        [GG_FILE_NOT_REGULAR] = "what is there is no regular file",
-        [GG_FILE_OTHER_SIZE] = "the file there has another size",
-        [GG_FILE_OTHER_CONTENT] = "the file there has other bytes",
+        [GG_FILE_NOT_REGULAR] = "is not a regular file",
+        [GG_FILE_OTHER_SIZE] = "has another size than on rank 0",
+        [GG_FILE_OTHER_CONTENT] = "has other bytes than on rank 0",
     };
-    return lack == GG_FILE_FAILS ? strerror(error) : texts[lack];
+    if (lack == GG_FILE_FAILS)
+        sheaf__put(why, "cannot open %s: %s", path, strerror(error));
+    else
+        sheaf__put(why, "%s %s", path, texts[lack]);
 }
 
 static void tell_of(int rank, int others, const char *path, enum gg_file_lack lack, int error) {
-    char more[32] = "";
-    if (others) snprintf(more, sizeof more, " and %d more rank%s", others, others > 1 ? "s" : "");
-    sheaf_log(SHEAF_LOG_WARN, "rank %d (%s)%s %s no copy of %s (%s): rank 0 sends the slices", rank,
-              sheaf_world_host_name(rank), more, others ? "have" : "has", path,
-              lack_text(lack, error));
+    char why[MAX_PATH + 128], line[MAX_PATH + 512];
+    struct sheaf__text reason = {why, sizeof why, 0}, text = {line, sizeof line, 0};
+    put_why(&reason, path, lack, error);
+    sheaf__put_lack(&text, &(struct sheaf__lack){rank, others, sheaf_world_host_name(rank), why, 0,
+                                                 sheaf_world_host_name(0)});
+    sheaf_log(SHEAF_LOG_WARN, "%s", line);
 }
 
 /* reads[r]: the rank has the file, or is rank 0, which says which of the device's have not. */

@@ -11,6 +11,8 @@
 #include "sheaf/log.h"
 #include "sheaf/world.h"
 
+#include "base/lack.h"
+
 enum found { OPEN, ABSENT, REFUSED };
 
 enum {
@@ -132,7 +134,8 @@ static enum sheaf_status share(const bool *part, int sender, struct sheaf__weigh
 /* why: of this rank; the first one without the model gives its own. */
 static enum sheaf_status warn(const uint8_t *all, int sender, char why[WHY_BYTES], bool *two) {
     const int n = sheaf_world_size();
-    char more[32] = "";
+    char line[WHY_BYTES + 256];
+    struct sheaf__text text = {line, sizeof line, 0};
     int first = -1, others = -1;
     for (int r = 0; r < n; r++) {
         if (all[r] != ABSENT) continue;
@@ -142,11 +145,11 @@ static enum sheaf_status warn(const uint8_t *all, int sender, char why[WHY_BYTES
     two[first] = two[sender] = true;
     const enum sheaf_status status =
         sheaf_world_broadcast_to(two, why, WHY_BYTES, first, "why the model is not there");
-    if (others) snprintf(more, sizeof more, " and %d more rank%s", others, others > 1 ? "s" : "");
-    if (!status && sheaf_world_rank() == sender)
-        sheaf_log(SHEAF_LOG_WARN, "rank %d (%s)%s: %.*s; rank %d (%s) sends the slices", first,
-                  sheaf_world_host_name(first), more, WHY_BYTES - 1, why, sender,
-                  sheaf_world_host_name(sender));
+    if (status || sheaf_world_rank() != sender) return status;
+    why[WHY_BYTES - 1] = 0;
+    sheaf__put_lack(&text, &(struct sheaf__lack){first, others, sheaf_world_host_name(first), why,
+                                                 sender, sheaf_world_host_name(sender)});
+    sheaf_log(SHEAF_LOG_WARN, "%s", line);
     return status;
 }
 
