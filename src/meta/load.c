@@ -2,8 +2,12 @@
  *
  * What a rank holds of the tensors is a row of bytes in the order in which tensor_set_from asks for
  * them. It travels in rounds: in each, every rank that still wants bytes gets the next block of its
- * row. Two rounds are under way, so a rank needs memory for two blocks beside its slices, and the root
- * for two a rank. */
+ * row. Eight rounds are under way, so a rank needs memory for eight blocks beside its slices, and the
+ * root for eight a rank: a part of many tensors begins and ends with the time of one block in which
+ * nothing travels, so blocks are small.
+ *
+ * Blocks travel in calls of MPI only, so ranks call it between the bytes that they read and store, and
+ * the root reads its own slices while they travel. */
 #include <stdlib.h>
 
 #include "comm/world/blocks.h"
@@ -11,10 +15,11 @@
 #include "sheaf/world.h"
 
 enum {
-    ROUNDS = 2,
-    BLOCK_BYTES = 4 << 20,
+    ROUNDS = 8,
+    BLOCK_BYTES = 1 << 20,
     LEAST_BLOCK = 64 << 10,
-    ROOT_BYTES = 32 << 20, /* of all blocks of a round */
+    STEP_BYTES = 128 << 10, /* read between two calls of MPI: a millisecond at 1 Gbit/s */
+    ROOT_BYTES = 8 << 20,   /* of all blocks of a round */
 };
 
 struct row { /* what the root has yet to send to a rank */
@@ -43,6 +48,7 @@ struct load {
     size_t begun, taken;      /* rounds; those that this rank has used, or the root has sent */
     size_t reading;           /* the tensor that is read */
     size_t asked;             /* bytes of it */
+    size_t since;             /* bytes that were read or stored since the last call of MPI */
     enum sheaf_status failed; /* the root, to read */
 };
 
@@ -72,10 +78,32 @@ static size_t wanted(const struct load *l, size_t tensor, int rank) {
     return bytes;
 }
 
+/* ---- calls of MPI between bytes ---- */
+
+/* After n more bytes. *over: the oldest round was found to be over. */
+static enum sheaf_status poll_rounds(struct load *l, size_t n, bool *over) {
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    *over = false;
+    l->since += n;
+    if (l->since < STEP_BYTES) return st;
+    l->since = 0;
+    for (size_t i = l->taken; i < l->begun && !st; i++) {
+        bool done;
+        st = sheaf__blocks_poll(l->rounds[i % ROUNDS].blocks, &done);
+        *over = *over || (done && i == l->taken);
+    }
+    return st;
+}
+
+static enum sheaf_status keep_moving(struct load *l, size_t n) {
+    bool over;
+    return poll_rounds(l, n, &over);
+}
+
 /* ---- the root ---- */
 
 struct packing { /* bytes [from, end) of a rank's part of a tensor */
-    const struct load *l;
+    struct load *l;
     size_t tensor, at, from, end; /* at: where the next piece begins */
     char *out;
 };
@@ -93,12 +121,13 @@ static enum sheaf_status pack_piece(void *user, const struct meta_piece *p) {
                      to = run + p->n < x->end ? run + p->n : x->end;
         st = x->l->read(x->l->user, x->tensor, p->full + o * p->full_stride + (from - run),
                         x->out + (from - x->from), to - from);
+        if (!st) st = keep_moving(x->l, to - from);
     }
     return st;
 }
 
-static enum sheaf_status pack_tensor(const struct load *l, size_t tensor, int rank, size_t from,
-                                     size_t n, char *out) {
+static enum sheaf_status pack_tensor(struct load *l, size_t tensor, int rank, size_t from, size_t n,
+                                     char *out) {
     const struct sheaf_tensor *t = l->tensors[tensor];
     struct packing x = {.l = l, .tensor = tensor, .from = from, .end = from + n, .out = out};
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
@@ -110,7 +139,7 @@ static enum sheaf_status pack_tensor(const struct load *l, size_t tensor, int ra
 }
 
 /* The next n bytes of a rank's row. */
-static enum sheaf_status pack(const struct load *l, int rank, size_t n, char *out) {
+static enum sheaf_status pack(struct load *l, int rank, size_t n, char *out) {
     struct row *row = &l->rows[rank];
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     while (n && !st) {
@@ -195,7 +224,7 @@ static enum sheaf_status take(void *user, size_t offset, void *dst, size_t size)
         round->used += n;
         dst = (char *)dst + n;
         size -= n;
-        if (round->used == round->size) st = end_round(l);
+        st = round->used == round->size ? end_round(l) : keep_moving(l, n);
     }
     return st;
 }
@@ -214,13 +243,28 @@ static enum sheaf_status receive(struct load *l) {
 
 /* ---- a rank that reads ---- */
 
+/* The next round begins when the oldest one is over. */
+static enum sheaf_status go_on(struct load *l, size_t n) {
+    bool over;
+    enum sheaf_status st = poll_rounds(l, n, &over);
+    if (!st && over) st = sheaf__blocks_wait(l->rounds[l->taken % ROUNDS].blocks);
+    return st || !over ? st : end_round(l);
+}
+
 static enum sheaf_status read_one(void *user, size_t offset, void *dst, size_t size) {
-    const struct load *l = user;
-    return l->read(l->user, l->reading, offset, dst, size);
+    enum { MOST = 1 << 20 }; /* at once */
+    struct load *l = user;
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (size_t at = 0, n; at < size && !st; at += n) {
+        n = size - at < MOST ? size - at : MOST;
+        st = l->read(l->user, l->reading, offset + at, (char *)dst + at, n);
+        if (!st) st = go_on(l, n);
+    }
+    return st;
 }
 
 static enum sheaf_status read_all(struct load *l) {
-    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    enum sheaf_status st = begin_rounds(l);
     for (l->reading = 0; l->reading < l->n_tensors && !st; l->reading++)
         st = sheaf_backend_tensor_set_from(l->tensors[l->reading], read_one, l);
     return st;
@@ -300,17 +344,15 @@ enum sheaf_status sheaf_backend_meta_tensors_load(struct sheaf_tensor *const *te
     if (!n) return SHEAF_STATUS_SUCCESS;
     if (tensors[0]->buffer && sheaf__meta_is_buffer(tensors[0]->buffer))
         l.dev = ((struct meta_buffer *)tensors[0]->buffer->context)->dev;
-    enum sheaf_status st = check(&l), mine = SHEAF_STATUS_SUCCESS;
+    enum sheaf_status st = check(&l), mine;
     if (st) return st;
     st = prepare(&l, sent);
     if (st) {
         release(&l);
         return sheaf__meta_end_apart(st);
     }
-    const bool receives = root != sheaf_world_rank() && !reads[sheaf_world_rank()];
-    if (receives) mine = receive(&l);
+    mine = root != sheaf_world_rank() && !reads[sheaf_world_rank()] ? receive(&l) : read_all(&l);
     st = go_on_to_the_end(&l);
-    if (!receives && !st) mine = read_all(&l);
     if (!sheaf_world_failed()) release(&l); /* else MPI may still write there */
     return st ? st : l.failed ? l.failed : mine;
 }

@@ -124,6 +124,19 @@ static enum sheaf_status check(const struct sheaf__blocks *b) {
                        b->size);
 }
 
+/* MPI_Test would free a request that is done, and the wait could not check what has come. */
+enum sheaf_status sheaf__blocks_poll(struct sheaf__blocks *b, bool *done) {
+    int all = 1, code = MPI_SUCCESS;
+    *done = true;
+    if (sheaf__has_failed(sheaf__world())) return sheaf__report_failure();
+    sheaf__mpi_lock();
+    for (int i = 0; i < b->n && all && !code; i++)
+        code = MPI_Request_get_status(b->requests[i], &all, &b->statuses[i]);
+    sheaf__mpi_unlock();
+    *done = all;
+    return sheaf__mpi_check(code, b->what);
+}
+
 enum sheaf_status sheaf__blocks_wait(struct sheaf__blocks *b) {
     if (sheaf__has_failed(sheaf__world())) return sheaf__report_failure();
     if (!b->n) return SHEAF_STATUS_SUCCESS;

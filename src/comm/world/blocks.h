@@ -20,5 +20,8 @@ enum sheaf_status sheaf__blocks_start(struct sheaf__blocks *b, void *data, const
                                       int root, const char *what);
 /* Until this rank's part of the round is done. At once if it has none. */
 enum sheaf_status sheaf__blocks_wait(struct sheaf__blocks *b);
+/* Does not wait, but lets MPI, which moves bytes in calls of it only, go on. *done: a wait returns at
+ * once. */
+enum sheaf_status sheaf__blocks_poll(struct sheaf__blocks *b, bool *done);
 
 #endif
