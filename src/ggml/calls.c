@@ -128,9 +128,13 @@ void gg_calls_close(gg_task_fn last) {
 
 /* ---- failures ---- */
 
-void gg_failure_note(enum sheaf_status st) {
-    if (!st || atomic_exchange(&shared.failed, true)) return;
+void gg_failure_log(void) {
+    if (sheaf_world_failed() && !sheaf_world_reports_error()) return;
     sheaf_log(SHEAF_LOG_ERROR, "%s", sheaf_last_error());
+}
+
+void gg_failure_note(enum sheaf_status st) {
+    if (st && !atomic_exchange(&shared.failed, true)) gg_failure_log();
 }
 
 void gg_failure_set(void) { atomic_store(&shared.failed, true); }

@@ -150,7 +150,7 @@ enum sheaf_status gg_driver_compute(size_t device, const struct gg_cgraph *graph
     if (earlier) return earlier;
     struct computation c = {device, graph};
     const enum sheaf_status st = gg_call(compute_task, &c);
-    if (st) sheaf_log(SHEAF_LOG_ERROR, "%s", sheaf_last_error());
+    if (st) gg_failure_log();
     if (st && sheaf_world_failed()) gg_failure_set();
     return st;
 }

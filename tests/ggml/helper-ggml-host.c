@@ -2,7 +2,7 @@
  * its devices: SHEAF, or SHEAF0, SHEAF1, ... if it has several.
  *     helper-ggml-host LIBRARY PLUGIN API [idle | close | child | many | ...]
  * Prints "refused" if the plugin stays out, else "ok" when all results were right. idle: waits for a
- * signal after the first graph. close: as a host of another API does, unloads the plugin at once. child:
+ * signal after the first graph. busy: computes until a graph fails. close: as a host of another API does, unloads the plugin at once. child:
  * starts itself again, as llama-server's router does, with the mode close. many: thousands of graphs, and
  * whether memory is lost. buffers: hundreds of buffers of weights, few at a time. layer: a model's layer,
  * node by node. fault: an op that fails on one rank. slow: an op that takes longer than the limit of a
@@ -740,6 +740,15 @@ int main(int argc, char **argv) {
         puts("idle");
         fflush(stdout);
         for (int i = 0; i < 600; i++) usleep(100000);
+        return 4;
+    }
+    if (!strcmp(mode, "busy")) {
+        puts("idle");
+        fflush(stdout);
+        for (int i = 0; i < 60000; i++) {
+            if (compute(graph_of(on[0].m.ctx, on[0].m.out, 0)) != GG_STATUS_SUCCESS) return 5;
+            usleep(1000);
+        }
         return 4;
     }
     if (!strcmp(mode, "child")) {

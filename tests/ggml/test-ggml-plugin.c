@@ -424,37 +424,45 @@ Test(ggml_plugin, groups_that_are_none) {
         shows(cases[i].why);
     }
 }
-/* Starts two ranks whose program is idle after its first graph, waits for that, and sends `signal` to
- * the worker, the one of the two that has no child. The last line is mpirun's status. */
-static void lose_the_worker(const char *settings, const char *signal) {
+/* Starts two ranks whose program is idle after its first graph, or `busy`, waits for that, and sends
+ * `signal` to the worker, the one of the two that has no child. The last line is mpirun's status. */
+static void lose_the_worker(const char *mode, const char *settings, const char *signal) {
     char cmd[4096];
-    snprintf(
-        cmd, sizeof cmd,
-        "f=$(mktemp); export SHEAF_CPU_THREADS=1 %s\n"
-        "mpirun --allow-run-as-root --oversubscribe -np 2 '%s/bin/sheaf-worker' -- "
-        "'%s/bin/helper-ggml-host' '%s/lib/libfake-ggml-3.so' '%s/lib/libggml-sheaf.so' 3 idle "
-        ">$f 2>&1 & m=$!\n"
-        "for i in $(seq 300); do grep -q '^idle' $f && break; sleep 0.1; done\n"
-        "for p in $(pgrep -P $m); do [ -n \"$(pgrep -P $p)\" ] || kill -%s $p; done\n"
-        "wait $m; s=$?; cat $f; rm $f; echo status $s",
-        settings, SHEAF_BUILD_DIR, SHEAF_BUILD_DIR, SHEAF_BUILD_DIR, SHEAF_BUILD_DIR, signal);
+    snprintf(cmd, sizeof cmd,
+             "f=$(mktemp); export SHEAF_CPU_THREADS=1 %s\n"
+             "mpirun --allow-run-as-root --oversubscribe -np 2 '%s/bin/sheaf-worker' -- "
+             "'%s/bin/helper-ggml-host' '%s/lib/libfake-ggml-3.so' '%s/lib/libggml-sheaf.so' 3 %s "
+             ">$f 2>&1 & m=$!\n"
+             "for i in $(seq 300); do grep -q '^idle' $f && break; sleep 0.1; done\n"
+             "for p in $(pgrep -P $m); do [ -n \"$(pgrep -P $p)\" ] || kill -%s $p; done\n"
+             "wait $m; s=$?; cat $f; rm $f; echo status $s",
+             settings, SHEAF_BUILD_DIR, SHEAF_BUILD_DIR, SHEAF_BUILD_DIR, SHEAF_BUILD_DIR, mode,
+             signal);
     cr_expect_eq(run_command(cmd, TIMEOUT, out, OUT), 0, "%s", out);
 }
 Test(ggml_plugin, a_worker_that_dies_ends_an_idle_program) {
-    lose_the_worker("", "KILL");
+    lose_the_worker("idle", "", "KILL");
     shows("idle\n");
     cr_expect(!strstr(out, "status 0\n") && !strstr(out, "status 4\n"), "%s", out);
 }
 /* mpirun sees nothing wrong here. */
 Test(ggml_plugin, a_worker_that_is_stopped_ends_an_idle_program) {
-    lose_the_worker("SHEAF_TIMEOUT_HEARTBEAT_MS=1000", "STOP");
+    lose_the_worker("idle", "SHEAF_TIMEOUT_HEARTBEAT_MS=1000", "STOP");
     shows("idle\n");
     shows("rank 1");
     cr_expect(!strstr(out, "status 0\n") && !strstr(out, "status 4\n"), "%s", out);
 }
 
+/* Rank 0 is told of it in its call, and the thread that watches prints it: one line all the same. */
+Test(ggml_plugin, a_worker_that_is_stopped_ends_a_busy_program) {
+    lose_the_worker("busy", "SHEAF_TIMEOUT_HEARTBEAT_MS=1000", "STOP");
+    const char *line = strstr(out, "so it is stopped");
+    cr_expect(line && !strstr(line + 1, "so it is stopped"), "%s", out);
+    cr_expect(!strstr(out, "status 0\n") && !strstr(out, "status 4\n"), "%s", out);
+}
+
 Test(ggml_plugin, a_stopped_group_ends_an_idle_program) {
-    lose_the_worker("SHEAF_GROUPS=0,1 SHEAF_TIMEOUT_HEARTBEAT_MS=1000", "STOP");
+    lose_the_worker("idle", "SHEAF_GROUPS=0,1 SHEAF_TIMEOUT_HEARTBEAT_MS=1000", "STOP");
     shows("SHEAF1: 1 member");
     shows("rank 1");
     cr_expect(!strstr(out, "status 0\n") && !strstr(out, "status 4\n"), "%s", out);
