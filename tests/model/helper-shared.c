@@ -1,7 +1,8 @@
 /* Started by test-session.c under mpirun: ranks other than 0 have no file, and after the first part of the
  * model something happens. Arguments: the path of the first of several files, and what: "nothing", "cut" (the
- * second file loses its end), "remove" (the files are deleted), "die N" (rank N is killed), "stop N" (rank N
- * wants to stop). Prints a line for each rank. */
+ * second file loses its end), "change" (its first byte is written), "remove" (the files are deleted), "die N"
+ * (rank N is killed), "stop N" (rank N wants to stop). Prints a line for each rank. */
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +22,13 @@ static void second_path(char *path, size_t size) {
     if (number) number[5] = '2';
 }
 
+static bool write_byte(const char *path) {
+    const int fd = open(path, O_WRONLY);
+    const bool done = fd >= 0 && pwrite(fd, "G", 1, 0) == 1;
+    if (fd >= 0) close(fd);
+    return done;
+}
+
 static bool on_progress(void *user, size_t done, size_t total) {
     int *calls = user;
     char second[512];
@@ -29,6 +37,7 @@ static bool on_progress(void *user, size_t done, size_t total) {
     if ((*calls)++) return true;
     second_path(second, sizeof second);
     if (!strcmp(what, "cut") && sheaf_world_rank() == 0 && truncate(second, 2000)) return false;
+    if (!strcmp(what, "change") && sheaf_world_rank() == 0 && !write_byte(second)) return false;
     if (!strcmp(what, "remove") && sheaf_world_rank() == 0 && (unlink(first) || unlink(second)))
         return false;
     if (!strcmp(what, "die") && sheaf_world_rank() == who) raise(SIGKILL);

@@ -118,6 +118,14 @@ Test(session, a_file_that_is_cut_off_while_it_is_sent) {
     }
 }
 
+/* Part of what was sent may be old. */
+Test(session, a_file_that_is_written_to_while_it_is_sent) {
+    int rc;
+    load("change", &rc);
+    cr_assert(run_returns(rc, 1), "%d: %s", rc, out);
+    for (int r = 0; r < 3; r++) shows(r, "m-00002-of-00003.gguf was written to while it was read");
+}
+
 Test(session, a_rank_that_stops_the_loading) {
     int rc;
     cr_expect_lt(load("stop 1", &rc), 30);
