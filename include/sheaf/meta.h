@@ -78,11 +78,11 @@ typedef enum sheaf_status (*sheaf_backend_meta_read_fn)(void *user, size_t i, si
                                                         void *dst, size_t size);
 /* sheaf_backend_tensor_set_from of n tensors of one meta device, where some ranks cannot read: those
  * r with reads[r], and `root`, read what they hold; to each of the others root sends what it holds,
- * and no more, in blocks of a few MiB, and `read` may be NULL there. reads has world_size() entries,
+ * and no more, in blocks of a MiB at most, and `read` may be NULL there. reads has world_size() entries,
  * alike on all ranks. Collective: all ranks call, those without a member too. A failure to read, or of
  * a device, is of that rank only, and the others end the call in step with it: agree
- * (sheaf_world_agree) before the values are used. Whole tensors, no views. *sent (may be NULL) grows
- * by the bytes that root has sent, on all ranks. */
+ * (sheaf_world_agree) before the values are used. root calls `read` for itself and for others in turns.
+ * Whole tensors, no views. *sent (may be NULL) grows by the bytes that root has sent, on all ranks. */
 enum sheaf_status sheaf_backend_meta_tensors_load(struct sheaf_tensor *const *tensors, size_t n,
                                                   const bool *reads, int root,
                                                   sheaf_backend_meta_read_fn read, void *user,
