@@ -424,10 +424,15 @@ Test(world_ranks, let_one_in_its_start_live, .timeout = 120) {
 
 /* A rank that has left a failed job is not silent as a stopped one is. */
 Test(world_ranks, end_after_a_failure_when_they_want, .timeout = 120) {
-    const int rc = run_mpirun(2, NULL, 60, out, sizeof out, "helper-world last-work");
-    cr_expect(run_returns(rc, 1), "status %d\n%s", rc, out);
-    cr_expect_eq(count("error: rank 1 gives up"), 1, "%s", out);
-    cr_expect_not_null(strstr(out, "ok rank 1, 1"), "%s", out);
+    static const char *const transports[] = {"auto", "mpi"};
+    for (size_t t = 0; t < 2; t++) {
+        char env[64];
+        snprintf(env, sizeof env, "SHEAF_COMM_TRANSPORT=%s", transports[t]);
+        const int rc = run_mpirun(2, env, 60, out, sizeof out, "helper-world last-work");
+        cr_expect(run_returns(rc, 1), "%s: status %d\n%s", env, rc, out);
+        cr_expect_eq(count("error: rank 1 gives up"), 1, "%s\n%s", env, out);
+        cr_expect_not_null(strstr(out, "ok rank 1, 1"), "%s\n%s", env, out);
+    }
 }
 
 /* Any user of a host can take the name first. That neither stops nor silences a job that fails. */

@@ -24,6 +24,9 @@ enum {
     BEAT_BYTES = B_NAME + SHEAF__NAME_BYTES,
 };
 
+/* A peer whose socket is full for so long does not read: it is stopped, or out of reach. */
+static const uint64_t LEAVE_NS = 100000000;
+
 static struct sheaf__peer *peers;
 static int n_peers;
 
@@ -106,7 +109,7 @@ static void take_frames(struct sheaf__peer *p, uint64_t now) {
         const uint8_t *d = sheaf__frame_data(p);
         p->heard = now;
         if (type == SHEAF__BEAT && size == BEAT_BYTES) take_beat(p, d, now);
-        if (type == SHEAF__BYE) {
+        if (type == SHEAF__BYE || type == SHEAF__GONE) {
             p->left = true;
             struct sheaf__line *l = sheaf__line(p->rank);
             if (l) atomic_store(&l->left, 1);
@@ -114,7 +117,7 @@ static void take_frames(struct sheaf__peer *p, uint64_t now) {
         if (type == SHEAF__TOLD) sheaf__hear_told(p->rank);
         if (type == SHEAF__SPEAK || type == SHEAF__BE_SILENT)
             sheaf__hear_permit(type == SHEAF__SPEAK);
-        if (type == SHEAF__ALARM && size == SHEAF__ALARM_BYTES) {
+        if ((type == SHEAF__ALARM || type == SHEAF__GONE) && size == SHEAF__ALARM_BYTES) {
             char text[SHEAF__REASON_BYTES];
             memcpy(text, d + 4, sizeof text);
             text[sizeof text - 1] = 0;
@@ -175,11 +178,16 @@ void sheaf__links_beat(void) {
     for (int i = 0; i < n_peers; i++) sheaf__frame_send(&peers[i], SHEAF__BEAT, d, sizeof d);
 }
 
-static bool send_alarm(int origin, const char *text, bool first_host_only) {
-    uint8_t d[SHEAF__ALARM_BYTES] = {0};
-    bool any = false;
+static void write_alarm(uint8_t d[static SHEAF__ALARM_BYTES], int origin, const char *text) {
+    memset(d, 0, SHEAF__ALARM_BYTES);
     sheaf__put_le(d, (uint64_t)origin, 4);
     snprintf((char *)d + 4, SHEAF__REASON_BYTES, "%s", text);
+}
+
+static bool send_alarm(int origin, const char *text, bool first_host_only) {
+    uint8_t d[SHEAF__ALARM_BYTES];
+    bool any = false;
+    write_alarm(d, origin, text);
     for (int i = 0; i < n_peers; i++) {
         struct sheaf__peer *p = &peers[i];
         if (first_host_only && !is_first_host(p->rank)) continue;
@@ -197,19 +205,35 @@ void sheaf__links_told(void) {
     for (int i = 0; i < n_peers; i++) sheaf__frame_send(&peers[i], SHEAF__TOLD, NULL, 0);
 }
 
-bool sheaf__links_farewell(void) {
-    bool arrived = true;
+/* Says so once to each peer, behind what is still queued; true when the kernel has it all. */
+static bool part(enum sheaf__frame type, const uint8_t *data, size_t n) {
+    bool sent = true;
     for (int i = 0; i < n_peers; i++) {
         struct sheaf__peer *p = &peers[i];
-        int unanswered = 0;
         sheaf__frame_flush(p);
         if (!p->parted && !p->n_out) {
-            sheaf__frame_send(p, SHEAF__BYE, NULL, 0);
+            sheaf__frame_send(p, type, data, n);
             p->parted = true;
         }
-        if (p->fd < 0) continue;
-        const bool known = !ioctl(p->fd, SIOCOUTQ, &unanswered);
-        arrived = arrived && p->parted && !p->n_out && !(known && unanswered);
+        sent = sent && (p->fd < 0 || (p->parted && !p->n_out));
+    }
+    return sent;
+}
+
+void sheaf__links_leave(int origin, const char *text) {
+    const uint64_t end = sheaf__time_ns() + LEAVE_NS;
+    uint8_t d[SHEAF__ALARM_BYTES];
+    write_alarm(d, origin, text);
+    while (!part(SHEAF__GONE, d, sizeof d) && sheaf__time_ns() < end) sheaf__nap(2000000);
+}
+
+bool sheaf__links_farewell(void) {
+    bool arrived = part(SHEAF__BYE, NULL, 0);
+    for (int i = 0; i < n_peers; i++) {
+        int unanswered = 0;
+        if (peers[i].fd < 0) continue;
+        const bool known = !ioctl(peers[i].fd, SIOCOUTQ, &unanswered);
+        arrived = arrived && !(known && unanswered);
     }
     return arrived;
 }

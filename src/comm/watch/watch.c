@@ -209,6 +209,9 @@ void sheaf__watch_leave_failed(void) {
     }
     /* Silent from here on, but not stopped: what the process still does takes its own time. */
     atomic_store(&sheaf__line_here()->left, 1);
-    stop_thread(); /* connections end with the process */
+    const struct sheaf__failure *f = sheaf__failure_record();
+    const bool met = sheaf__guard_watches();
+    if (stop_thread() && met && f) sheaf__links_leave(f->origin, f->text);
+    /* connections end with the process */
     sheaf__dumps_await();
 }
