@@ -422,6 +422,11 @@ Test(world_ranks, let_one_in_its_start_live, .timeout = 120) {
     cr_expect_eq(count("signal 9"), 0, "%s", out);
 }
 
+/* Nor is one silent that is slow in its start, also for ranks of other hosts. */
+Test(world_ranks, wait_for_one_that_is_slow_in_its_start, .timeout = 120) {
+    expect_ok("SHEAF_TIMEOUT_HEARTBEAT_MS=1500 SHEAF_COMM_TRANSPORT=mpi", 3, "slow-start");
+}
+
 /* A rank that has left a failed job is not silent as a stopped one is. */
 Test(world_ranks, end_after_a_failure_when_they_want, .timeout = 120) {
     static const char *const transports[] = {"auto", "mpi"};

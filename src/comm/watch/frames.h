@@ -26,7 +26,7 @@ enum sheaf__frame {
     SHEAF__TOLD,
     SHEAF__SPEAK,
     SHEAF__BE_SILENT,
-    SHEAF__GONE, /* an alarm and a farewell in one, so that neither can be dropped without the other */
+    SHEAF__GONE, /* alarm and farewell in one: neither can be dropped without the other */
 };
 
 /* One connection; `fd` is -1 while there is none. */

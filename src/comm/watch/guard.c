@@ -64,9 +64,9 @@ static void tell(bool last) {
 /* ---- what the guard notices ---- */
 
 /* While an end is expected deaths are left unread: one that is still there afterwards counts. */
-static void check_deaths(const struct pollfd *fds, uint64_t now) {
+static void check_deaths(const struct pollfd *fds, int n, uint64_t now) {
     if (sheaf__end_is_expected(now)) return;
-    for (int i = 0; i < sheaf__guard.n_pidfds; i++) {
+    for (int i = 0; i < n; i++) {
         if (sheaf__guard.pidfds[i] < 0 || !fds[i].revents) continue;
         close(sheaf__guard.pidfds[i]);
         sheaf__guard.pidfds[i] = -1;
@@ -80,7 +80,7 @@ static void check_deaths(const struct pollfd *fds, uint64_t now) {
 static void check_silence(uint64_t now, bool forgive) {
     const uint64_t limit = sheaf__world()->heartbeat_ns;
     sheaf__links_check(now, limit, forgive);
-    for (int i = 0; i < sheaf__guard.n_pidfds; i++) {
+    for (int i = 0; i < sheaf__guard_n_neighbours(); i++) {
         struct sheaf__line *l = sheaf__line(sheaf__guard.ranks[i]);
         if (forgive) atomic_store_explicit(&l->heard_ns, now, memory_order_relaxed);
         const uint64_t heard = atomic_load_explicit(&l->heard_ns, memory_order_relaxed);
@@ -182,11 +182,11 @@ static bool is_silent(int i, uint64_t now) {
 
 static void dump_records(uint64_t now) {
     const int me = sheaf__world()->rank;
-    struct sheaf__dump *list = calloc((size_t)sheaf__guard.n_pidfds + 1, sizeof *list);
+    struct sheaf__dump *list = calloc((size_t)sheaf__world()->size + 1, sizeof *list);
     int n = 0;
     if (sheaf__guard_watches() && list) {
         list[n++] = (struct sheaf__dump){me, place_of(me)};
-        for (int i = 0; i < sheaf__guard.n_pidfds; i++)
+        for (int i = 0; i < sheaf__guard_n_neighbours(); i++)
             if (sheaf__guard.pidfds[i] < 0 || is_silent(i, now))
                 list[n++] =
                     (struct sheaf__dump){sheaf__guard.ranks[i], place_of(sheaf__guard.ranks[i])};
@@ -197,16 +197,16 @@ static void dump_records(uint64_t now) {
 
 /* A rank of this host that is stopped cannot exit on its own. */
 void sheaf__guard_end_silent(uint64_t now) {
-    for (int i = 0; i < sheaf__guard.n_pidfds; i++)
+    for (int i = 0; i < sheaf__guard_n_neighbours(); i++)
         if (is_silent(i, now))
             syscall(SYS_pidfd_send_signal, sheaf__guard.pidfds[i], SIGKILL, NULL, 0);
 }
 
 /* Is a rank lost that cannot exit on its own, or does the launcher leave ranks running? */
 bool sheaf__guard_needs_abort(uint64_t now) {
-    if (!sheaf__guard_watches() || sheaf__launcher_recovers()) return true;
+    if (!atomic_load(&sheaf__guard.complete) || sheaf__launcher_recovers()) return true;
     if (sheaf__links_lost(now, SILENT_NS)) return true;
-    for (int i = 0; i < sheaf__guard.n_pidfds; i++)
+    for (int i = 0; i < sheaf__guard_n_neighbours(); i++)
         if (is_silent(i, now)) return true;
     return false;
 }
@@ -281,15 +281,15 @@ static void end_as_expected(uint64_t now) {
 
 /* ---- the thread ---- */
 
-/* fds: the polled descriptors; NULL if the poll was before the watch began. */
-static void tick(const struct pollfd *fds, uint64_t now) {
+/* fds: the polled descriptors, n of neighbours first; NULL if the poll was before the watch. */
+static void tick(const struct pollfd *fds, int n, uint64_t now) {
     /* also before this rank watches: others that are ahead of it in the start may watch it */
     atomic_store_explicit(&sheaf__line_here()->heard_ns, now, memory_order_relaxed);
     if (fds) {
         const struct sheaf__world *w = sheaf__world();
         const bool away = now - own.last_tick > w->heartbeat_ns / 2;
-        sheaf__links_serve(fds + 1 + sheaf__guard.n_pidfds, now);
-        check_deaths(fds + 1, now);
+        sheaf__links_serve(fds + 1 + n, now);
+        check_deaths(fds + 1, n, now);
         /* not behind a farewell, whose arrival they would hide */
         if ((now >= own.last_beat + BEAT_NS && !atomic_load(&sheaf__guard.farewell)) ||
             own.failed_at) {
@@ -319,22 +319,23 @@ void *sheaf__guard_run(void *arg) {
     own.last_tick = sheaf__time_ns();
     while (!atomic_load(&sheaf__guard.stop)) {
         const bool met = sheaf__guard_watches();
-        const int n = met ? 1 + sheaf__guard.n_pidfds + sheaf__links_fds(NULL) : 1;
-        if (met && !fds) fds = calloc((size_t)n, sizeof *fds);
+        const int n = sheaf__guard_n_neighbours(), n_links = met ? sheaf__links_fds(NULL) : 0;
+        if (met && !fds) fds = calloc((size_t)(1 + sheaf__world()->size + n_links), sizeof *fds);
         struct pollfd *at = met && fds ? fds : &one;
         at[0] = one;
         const bool deaths = !sheaf__end_is_expected(sheaf__time_ns());
-        for (int i = 0; at == fds && i < sheaf__guard.n_pidfds; i++)
+        for (int i = 0; at == fds && i < n; i++)
             at[1 + i] =
                 (struct pollfd){.fd = deaths ? sheaf__guard.pidfds[i] : -1, .events = POLLIN};
-        if (at == fds) sheaf__links_fds(fds + 1 + sheaf__guard.n_pidfds);
+        if (at == fds) sheaf__links_fds(fds + 1 + n);
         const int wait = parting() ? PARTING_MS : TICK_MS;
-        if (poll(at, at == fds ? (nfds_t)n : 1, wait) < 0 && errno != EINTR) sheaf__nap(10000000);
+        if (poll(at, at == fds ? (nfds_t)(1 + n + n_links) : 1, wait) < 0 && errno != EINTR)
+            sheaf__nap(10000000);
         uint64_t count;
         if (at[0].revents && read(sheaf__guard.wake, &count, sizeof count) < 0) sheaf__nap(1000000);
         if (parting() && sheaf__links_farewell())
             atomic_store(&sheaf__guard.farewell_arrived, true);
-        if (!met || fds) tick(met ? fds : NULL, sheaf__time_ns());
+        if (!met || fds) tick(met ? fds : NULL, n, sheaf__time_ns());
     }
     free(fds);
     atomic_store(&sheaf__guard.ended, true);

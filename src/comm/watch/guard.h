@@ -15,13 +15,18 @@ struct sheaf__guard {
     bool runs;
     int wake;
     int *pidfds, *ranks, n_pidfds; /* of the other ranks of the share group */
-    _Atomic bool watching, stop, leaving, spread, farewell;
+    /* watching: connections are served; complete: and processes of the share group watched */
+    _Atomic bool watching, complete, stop, leaving, spread, farewell;
     _Atomic bool farewell_arrived, ended;
 };
 extern struct sheaf__guard sheaf__guard;
 
-/* Are the other ranks watched yet? */
+/* Are the other ranks watched yet? Those of other hosts are from here on. */
 static inline bool sheaf__guard_watches(void) { return atomic_load(&sheaf__guard.watching); }
+/* How many of this host are. */
+static inline int sheaf__guard_n_neighbours(void) {
+    return atomic_load(&sheaf__guard.complete) ? sheaf__guard.n_pidfds : 0;
+}
 void *sheaf__guard_run(void *arg);
 /* Wakes the thread; any thread, and signal handlers. */
 void sheaf__guard_kick(void);

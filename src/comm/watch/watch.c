@@ -91,7 +91,7 @@ static enum sheaf_status watch_neighbours(void) {
     for (int i = 0; i < sheaf__guard.n_pidfds; i++)
         atomic_store_explicit(&sheaf__line(sheaf__guard.ranks[i])->heard_ns, now,
                               memory_order_relaxed);
-    if (!st) atomic_store(&sheaf__guard.watching, true);
+    if (!st) atomic_store(&sheaf__guard.complete, true);
     sheaf__guard_kick();
 out:
     free(pids);
@@ -122,11 +122,12 @@ static bool stop_thread(void) {
     sheaf__guard.n_pidfds = 0;
     sheaf__guard.wake = -1;
     atomic_store(&sheaf__guard.watching, false);
+    atomic_store(&sheaf__guard.complete, false);
     return true;
 }
 
 static bool all_left(void) {
-    for (int i = 0; i < sheaf__guard.n_pidfds; i++)
+    for (int i = 0; i < sheaf__guard_n_neighbours(); i++)
         if (!atomic_load(&sheaf__line(sheaf__guard.ranks[i])->left)) return false;
     return atomic_load(&sheaf__guard.farewell_arrived) && sheaf__links_all_left();
 }
@@ -148,7 +149,10 @@ enum sheaf_status sheaf__watch_start(void) {
 
 enum sheaf_status sheaf__watch_connect(void) {
     const enum sheaf_status st = sheaf__links_start();
-    return st ? st : watch_neighbours();
+    if (st) return st;
+    atomic_store(&sheaf__guard.watching, true);
+    sheaf__guard_kick();
+    return watch_neighbours();
 }
 
 bool sheaf__watch_stop(void) {

@@ -120,8 +120,8 @@ void sheaf__links_alarm(int origin, const char *text);
 /* The same again to rank 0's host, for its answer. False if none of its ranks can be reached. */
 bool sheaf__links_ask(int origin, const char *text);
 void sheaf__links_told(void); /* this host has printed the failure */
-/* Of a rank that leaves a failed job: from here on it is silent, and neither stopped nor lost. Behind
- * the guard, on the main thread. */
+/* Of a rank that leaves a failed job: from here on it is silent, and neither stopped nor lost. On
+ * the main thread, behind the guard. */
 void sheaf__links_leave(int origin, const char *text);
 /* Says farewell to each peer once; true when the hosts of all that are still connected have
  * acknowledged it. A connection that is closed before is reset by the peer's next sign of life, and
