@@ -2,7 +2,8 @@
  * its devices: SHEAF, or SHEAF0, SHEAF1, ... if it has several.
  *     helper-ggml-host LIBRARY PLUGIN API [idle | close | child | many | ...]
  * Prints "refused" if the plugin stays out, else "ok" when all results were right. idle: waits for a
- * signal after the first graph. busy: computes until a graph fails. close: as a host of another API does, unloads the plugin at once. child:
+ * signal after the first graph. busy: computes until a graph fails. count: counts the signals that ask it to end.
+ * close: as a host of another API does, unloads the plugin at once. child:
  * starts itself again, as llama-server's router does, with the mode close. many: thousands of graphs, and
  * whether memory is lost. buffers: hundreds of buffers of weights, few at a time. layer: a model's layer,
  * node by node. fault: an op that fails on one rank. slow: an op that takes longer than the limit of a
@@ -683,6 +684,21 @@ static void check_exit(const struct model *m) {
     }
 }
 
+static volatile sig_atomic_t signals;
+static void count_signal(int number) {
+    (void)number;
+    signals++;
+}
+static int count_signals(void) {
+    signal(SIGTERM, count_signal);
+    puts("idle");
+    fflush(stdout);
+    for (int i = 0; i < 6000 && !signals; i++) usleep(10000);
+    for (int i = 0; i < 40; i++) usleep(10000);
+    printf("%d signals\n", (int)signals);
+    return 0;
+}
+
 static void run_child(char **argv) {
     char mode[] = "close", *with[] = {argv[0], argv[1], argv[2], argv[3], mode, NULL};
     int status = -1;
@@ -736,6 +752,7 @@ int main(int argc, char **argv) {
         make(&on[i].m);
         check_graphs(&on[i].m);
     }
+    if (!strcmp(mode, "count")) return count_signals();
     if (!strcmp(mode, "idle")) {
         puts("idle");
         fflush(stdout);

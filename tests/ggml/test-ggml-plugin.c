@@ -468,6 +468,26 @@ Test(ggml_plugin, a_stopped_group_ends_an_idle_program) {
     cr_expect(!strstr(out, "status 0\n") && !strstr(out, "status 4\n"), "%s", out);
 }
 
+/* mpirun signals a rank's process group: sheaf-worker and the program. Others signal sheaf-worker. Two
+ * signals at nearly the same time may become one, hence three attempts. */
+Test(ggml_plugin, a_program_gets_a_signal_once) {
+    static const char *const whom[] = {"$m", "$m", "$m", "$(pgrep -P $m)"};
+    const bool open_mpi = strncmp(sheaf_world_mpi(), "MPICH", 5) != 0;
+    for (size_t i = open_mpi ? 0 : 3; i < 4; i++) {
+        char cmd[4096];
+        snprintf(cmd, sizeof cmd,
+                 "f=$(mktemp)\n"
+                 "SHEAF_CPU_THREADS=1 mpirun --allow-run-as-root -np 1 '%s/bin/sheaf-worker' -- "
+                 "'%s/bin/helper-ggml-host' '%s/lib/libfake-ggml-3.so' '%s/lib/libggml-sheaf.so' 3 "
+                 "count >$f 2>&1 & m=$!\n"
+                 "for i in $(seq 300); do grep -q '^idle' $f && break; sleep 0.1; done\n"
+                 "kill -TERM %s; wait $m; cat $f; rm $f",
+                 SHEAF_BUILD_DIR, SHEAF_BUILD_DIR, SHEAF_BUILD_DIR, SHEAF_BUILD_DIR, whom[i]);
+        cr_expect_eq(run_command(cmd, TIMEOUT, out, OUT), 0, "%s", out);
+        shows("\n1 signals\n");
+    }
+}
+
 Test(ggml_plugin, a_program_that_loads_no_backend) {
     char cmd[512];
     snprintf(cmd, sizeof cmd,

@@ -47,9 +47,16 @@ static const struct tool tool = {"sheaf-worker", synopsis, NULL, option_table,
 
 enum { EXIT_NO_PROGRAM = 127, PATH_BYTES = PATH_MAX };
 static pid_t program; /* for the signal handler */
+static bool in_open_mpi;
 
-static void pass_on(int number) {
-    if (program > 0) kill(program, number);
+/* The program has it already if its process group was signalled: by a terminal, or by Open MPI's
+ * daemon, the parent of this process. llama-server ends at once, without cleaning up, if it is asked
+ * twice. */
+static void pass_on(int number, siginfo_t *info, void *context) {
+    (void)context;
+    const bool to_group = info->si_code == SI_KERNEL ||
+                          (in_open_mpi && info->si_code == SI_USER && info->si_pid == getppid());
+    if (program > 0 && !to_group) kill(program, number);
 }
 
 static bool is_rank_0(void) {
@@ -136,7 +143,8 @@ static int run_program(char **argv) {
     program = fork();
     if (program < 0) return fail(strerror(errno));
     if (program == 0) start_program(argv, parent);
-    const struct sigaction action = {.sa_handler = pass_on};
+    in_open_mpi = getenv("OMPI_COMM_WORLD_SIZE") != NULL;
+    const struct sigaction action = {.sa_sigaction = pass_on, .sa_flags = SA_SIGINFO};
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGHUP, &action, NULL);
