@@ -16,6 +16,7 @@
 
 static const char variable[] = "GGML_SHEAF_CLAIM"; /* /proc/PID/fd/NUMBER */
 static const char label[] = "sheaf-claim";
+enum { END_AT = 63 }; /* behind the number */
 
 int gg_claim_make(void) {
     char path[64];
@@ -78,4 +79,19 @@ enum sheaf_status gg_claim_take(void) {
     const enum sheaf_status st = take(claim, in_job);
     close(claim);
     return st;
+}
+
+void gg_claim_note_end(int claim) {
+    const int before = errno;
+    (void)!pwrite(claim, "1", 1, END_AT);
+    errno = before;
+}
+
+bool gg_claim_has_end(void) {
+    char ends = 0;
+    const int claim = getenv(variable) ? open_claim(getenv(variable)) : -1;
+    if (claim < 0) return false;
+    const bool known = pread(claim, &ends, 1, END_AT) == 1;
+    close(claim);
+    return known && ends;
 }

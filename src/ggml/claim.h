@@ -4,7 +4,7 @@
  * All of them inherit an environment, so the claim is a file in memory whose name stands there:
  * sheaf-worker makes it, or, where the launcher starts the program itself, that program. The file
  * holds the number of the process that has taken the claim, also when it is gone, and ends with its
- * last reader. */
+ * last reader. Behind that number stands whether the launcher has asked the rank to end. */
 #ifndef SHEAF_GGML_CLAIM_H
 #define SHEAF_GGML_CLAIM_H
 
@@ -18,5 +18,9 @@ long gg_claim_owner(int claim);
  * process. INVALID with a text: another one has it. A process outside of a launcher's job is its
  * own job and may always. */
 enum sheaf_status gg_claim_take(void);
+/* The launcher asks this rank to end. For handlers of signals. */
+void gg_claim_note_end(int claim);
+/* Has it? For the program. */
+bool gg_claim_has_end(void);
 
 #endif

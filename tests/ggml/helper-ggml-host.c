@@ -1,14 +1,15 @@
 /* A program of ggml's in small: loads a library that stands for ggml and the plugin, and computes on
  * its devices: SHEAF, or SHEAF0, SHEAF1, ... if it has several.
  *     helper-ggml-host LIBRARY PLUGIN API [idle | close | child | many | ...]
- * Prints "refused" if the plugin stays out, else "ok" when all results were right. idle: waits for a
- * signal after the first graph. busy: computes until a graph fails. count: counts the signals that ask it to end.
- * close: as a host of another API does, unloads the plugin at once. child:
- * starts itself again, as llama-server's router does, with the mode close. many: thousands of graphs, and
- * whether memory is lost. buffers: hundreds of buffers of weights, few at a time. layer: a model's layer,
- * node by node. fault: an op that fails on one rank. slow: an op that takes longer than the limit of a
- * collective. queue: one whose device is still at it when its queue is waited for. exit: a signal's handler
- * ends the program while a graph is computed. fork: children without exec that free and compute. */
+ * Prints "refused" if the plugin stays out, else "ok" when all results were right. idle: waits for
+ * a signal after the first graph. busy: computes the graph again and again until it fails. count:
+ * counts the signals that ask it to end. close: as a host of another API does, unloads the plugin
+ * at once. child: starts itself again, as llama-server's router does, with the mode close. many:
+ * thousands of graphs, and whether memory is lost. buffers: hundreds of buffers of weights, few at
+ * a time. layer: a model's layer, node by node. fault: an op that fails on one rank. slow: an op
+ * that takes longer than the limit of a collective. queue: one whose device is still at it when its
+ * queue is waited for. exit: a signal's handler ends the program while a graph is computed. fork:
+ * children without exec that free and compute. */
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>

@@ -45,8 +45,14 @@ static const struct option option_table[] = {
 static const struct tool tool = {"sheaf-worker", synopsis, NULL, option_table,
                                  sizeof option_table / sizeof *option_table};
 
-enum { EXIT_NO_PROGRAM = 127, PATH_BYTES = PATH_MAX };
+enum {
+    EXIT_NO_PROGRAM = 127,
+    EXIT_ASKED = 128 + SIGTERM,
+    PATH_BYTES = PATH_MAX,
+    ASKED_SECONDS = 5
+};
 static pid_t program; /* for the signal handler */
+static int claim;
 static bool in_open_mpi;
 
 /* The program has it already if its process group was signalled: by a terminal, or by Open MPI's
@@ -54,8 +60,9 @@ static bool in_open_mpi;
  * twice. */
 static void pass_on(int number, siginfo_t *info, void *context) {
     (void)context;
-    const bool to_group = info->si_code == SI_KERNEL ||
-                          (in_open_mpi && info->si_code == SI_USER && info->si_pid == getppid());
+    const bool of_launcher = info->si_code == SI_USER && info->si_pid == getppid();
+    const bool to_group = info->si_code == SI_KERNEL || (in_open_mpi && of_launcher);
+    if (number == SIGTERM && of_launcher) gg_claim_note_end(claim);
     if (program > 0 && !to_group) kill(program, number);
 }
 
@@ -93,9 +100,19 @@ static char **environment(void) {
 
 /* ---- the other ranks ---- */
 
+/* The launcher asks all ranks to end, and the program tells this one when it does. A rank that is
+ * not told, because it alone was asked, ends by itself. */
+static void await_end(int number) {
+    (void)number;
+    sheaf_world_expect_end(EXIT_ASKED);
+    alarm(ASKED_SECONDS);
+}
+
 static int serve(void) {
     struct gg_engine *e = NULL;
     enum sheaf_status st = gg_engine_start(true, NULL, NULL, &e);
+    const struct sigaction action = {.sa_handler = await_end, .sa_flags = SA_RESTART};
+    if (!st) sigaction(SIGTERM, &action, NULL);
     if (!st && sheaf_world_rank() == 0)
         st = sheaf_set_error(SHEAF_STATUS_INVALID,
                              "rank 0 runs the program: sheaf-worker -- PROGRAM, or as the first of "
@@ -137,7 +154,7 @@ static void start_program(char **argv, pid_t parent) {
 
 static int run_program(char **argv) {
     int status = 0;
-    const int claim = gg_claim_make();
+    claim = gg_claim_make();
     if (claim < 0) return fail(strerror(errno));
     const pid_t parent = getpid();
     program = fork();
