@@ -1,16 +1,17 @@
 /* Layers as llama.cpp builds them, of random weights: a prompt and a token behind it.
- *     helper-ggml-layers LIBRARY PLUGIN API mamba|mamba2|plamo2|rounds|repeats|kda|rwkv6|rwkv7|
- *                                           linear|short|latent|transposed|runs|norms|picked|decoder|shared|unnamed
- * mamba, mamba2, plamo2: a scan of heads of one element, of heads in two groups, and with a gate in each head.
- * rounds, repeats: a delta net whose heads read the queries in turn, and each query for two heads that follow each
- * other. kda: one with projections of their own. rwkv6, rwkv7: time mix, of which llama.cpp asks with operands that do
- * not fit, and with a channel mix. linear: attention with a state and a norm over all heads. short: a short
- * convolution. latent: products of attention whose keys and values come from one vector. transposed: attention that
- * keeps values transposed. runs: query heads of which three read one K/V head; norms: with norms over all heads;
- * picked: with rows of the caches by number. decoder: attention with a cache, attention to what an encoder gave, and a
+ *     helper-ggml-layers LIBRARY PLUGIN API KIND
+ * mamba, mamba2, plamo2: a scan of heads of one element, of heads in two groups, and with a gate in each head. rounds,
+ * repeats: a delta net whose heads read the queries in turn, and each query for two heads that follow each other. kda:
+ * one with projections of their own. rwkv6, rwkv7: time mix, of which llama.cpp asks with operands that do not fit, and
+ * with a channel mix. linear: attention with a state and a norm over all heads. short: a short convolution. latent:
+ * products of attention whose keys and values come from one vector. transposed: attention that keeps values transposed;
+ * again: and a second context. runs: query heads of which three read one K/V head; norms: with
+ * norms over all heads; picked: with rows of the caches by number; repeated: used twice, with caches for each time;
+ * values: with those of an expert added. decoder: attention with a cache, attention to what an encoder gave, and a
  * feed-forward, named as T5's and as the first of a conformer. shared: two layers with one cache, of keys that are the
- * values, too. unnamed: a layer as whisper.cpp's, whose weights have numbers for names and whose caches are one row for
- * all layers.
+ * values, too. groups: heads of one key, which is the value, and a matrix for each group of heads before the output
+ * matrix. expert: an expert of fewer dimensions than the layer has, and a shared one. unnamed: a layer as
+ * whisper.cpp's, whose weights have numbers for names and whose caches are one row for all layers.
  * Prints the results, and "done". */
 #include <stddef.h>
 
@@ -319,6 +320,11 @@ static struct gg_tensor *grouped(struct layer *l, struct gg_tensor *q, struct gg
 static struct gg_tensor *runs(struct layer *l, struct gg_tensor *x) {
     return grouped(l, product(l->q, x), product(l->k, x), product(l->v, x));
 }
+/* Values of an expert beside the others. */
+static struct gg_tensor *values(struct layer *l, struct gg_tensor *x) {
+    struct gg_tensor *v = plus(product(l->f, x), product(l->v, x));
+    return grouped(l, product(l->q, x), product(l->k, x), v);
+}
 /* Rows of a cache of 3 heads, by the numbers 3 * cell + head: [HEAD, cells, heads]. */
 static struct gg_tensor *pick(struct gg_tensor *c) {
     int32_t ids[3 * CELLS_KV];
@@ -380,6 +386,35 @@ static struct gg_tensor *shared(struct layer *l, struct gg_tensor *x) {
 }
 
 /* The second of two layers whose cells lie behind each other in a cache, which is one row. */
+/* One expert of fewer dimensions, and the shared one. */
+static struct gg_tensor *expert(struct layer *l, struct gg_tensor *x) {
+    struct gg_tensor *y = product(l->v, silu(product(l->k, product(l->q, x))));
+    return plus(product(l->out, norm(y, l->a)), product(l->f, silu(product(l->in, x))));
+}
+
+/* Heads of one key, which is the value, and a matrix for each group of heads. */
+static struct gg_tensor *groups_out(struct layer *l, struct gg_tensor *x) {
+    enum { EACH = HEAD * HEADS / GROUPS };
+    struct gg_tensor *y = make(F32, HEAD, HEADS, n_tokens), *k = product(l->k, x);
+    y->op = op_number("FLASH_ATTN_EXT");
+    y->src[0] = permute(reshape(product(l->q, x), HEAD, HEADS, n_tokens), 0, 2, 1);
+    y->src[1] = y->src[2] = permute(reshape(k, HEAD, 1, n_tokens), 0, 2, 1);
+    y->src[4] = l->a;
+    memcpy(y->op_params, &(float){0.5f}, sizeof(float));
+    put_at(work, y, &at_work);
+    y = product(l->in, permute(reshape(y, EACH, GROUPS, n_tokens), 0, 2, 1));
+    return product(l->out, cont(permute(y, 0, 2, 1), LATENT * GROUPS, n_tokens, 1));
+}
+
+/* The layer twice, each time with caches of its own. */
+static struct gg_tensor *repeated(struct layer *l, struct gg_tensor *x) {
+    struct layer second = *l;
+    x = runs(l, x);
+    second.r = l->conv[0];
+    second.s = l->conv[1];
+    return runs(&second, x);
+}
+
 enum { WIDE = 512, WIDE_HEADS = WIDE / HEAD, LAYER_1 = CELLS_KV * WIDE * sizeof(float) };
 
 static struct gg_tensor *copied(struct layer *l, struct gg_tensor *c, struct gg_tensor *x) {
@@ -570,6 +605,37 @@ static const struct leaf picked_leaves[] = {
     KV_CACHES(KV_ROWS),
     END,
 };
+static const struct leaf repeated_leaves[] = {
+    ATTENTION("blk.0.", Q_ROWS, KV_ROWS, "attn_output.weight"),
+    KV_CACHES(KV_ROWS),
+    CACHE(conv[0], "cache_v_l7", KV_ROWS, CELLS_KV),
+    CACHE(conv[1], "cache_k_l7", KV_ROWS, CELLS_KV),
+    END,
+};
+static const struct leaf values_leaves[] = {
+    ATTENTION("blk.0.", Q_ROWS, KV_ROWS, "attn_output.weight"),
+    W(f, "attn_v_exps.weight", EMBD, KV_ROWS, 1, 0),
+    KV_CACHES(KV_ROWS),
+    END,
+};
+static const struct leaf groups_leaves[] = {
+    W(q, "attn_q_b.weight", EMBD, INNER, 1, 0),
+    W(k, "attn_kv.weight", EMBD, HEAD, 1, 0),
+    W(a, "attn_sinks.weight", HEADS, 1, 1, 0),
+    W(in, "attn_output_a.weight", INNER / GROUPS, LATENT, GROUPS, 0),
+    W(out, "attn_output_b.weight", LATENT *GROUPS, EMBD, 1, 0),
+    END,
+};
+static const struct leaf expert_leaves[] = {
+    W(q, "ffn_routed_down.weight", EMBD, LATENT, 1, 0),
+    W(k, "ffn_up_exps.weight", LATENT, INNER, 1, 0),
+    W(v, "ffn_down_exps.weight", INNER, LATENT, 1, 0),
+    W(a, "ffn_routed_norm.weight", LATENT, 1, 1, 1),
+    W(out, "ffn_routed_up.weight", LATENT, EMBD, 1, 0),
+    W(in, "ffn_up_shexp.weight", EMBD, INNER, 1, 0),
+    W(f, "ffn_down_shexp.weight", INNER, EMBD, 1, 0),
+    END,
+};
 static const struct leaf decoder_leaves[] = {
     ATTENTION("dec.blk.0.", Q_ROWS, KV_ROWS, "attn_o.weight"),
     LEAF(x, "dec.blk.0.cross_attn_q.weight", EMBD, Q_ROWS, 1, 0),
@@ -604,15 +670,29 @@ static const struct kind {
     struct gg_tensor *(*build)(struct layer *l, struct gg_tensor *x);
     const struct leaf *leaves; /* up to END */
 } kinds[] = {
-    {"mamba", mamba, mamba_leaves},     {"mamba2", mamba2, mamba2_leaves},
-    {"plamo2", plamo2, plamo2_leaves},  {"rounds", rounds, delta_leaves},
-    {"repeats", repeats, delta_leaves}, {"kda", kda, kda_leaves},
-    {"rwkv6", rwkv6, rwkv6_leaves},     {"rwkv7", rwkv7, rwkv7_leaves},
-    {"linear", linear, linear_leaves},  {"short", short_layer, short_leaves},
-    {"latent", latent, latent_leaves},  {"transposed", transposed, transposed_leaves},
-    {"runs", runs, runs_leaves},        {"norms", norms, norms_leaves},
-    {"picked", picked, picked_leaves},  {"decoder", decoder, decoder_leaves},
-    {"shared", shared, shared_leaves},  {"unnamed", unnamed, unnamed_leaves},
+    {"mamba", mamba, mamba_leaves},
+    {"mamba2", mamba2, mamba2_leaves},
+    {"plamo2", plamo2, plamo2_leaves},
+    {"rounds", rounds, delta_leaves},
+    {"repeats", repeats, delta_leaves},
+    {"kda", kda, kda_leaves},
+    {"rwkv6", rwkv6, rwkv6_leaves},
+    {"rwkv7", rwkv7, rwkv7_leaves},
+    {"linear", linear, linear_leaves},
+    {"short", short_layer, short_leaves},
+    {"latent", latent, latent_leaves},
+    {"transposed", transposed, transposed_leaves},
+    {"runs", runs, runs_leaves},
+    {"norms", norms, norms_leaves},
+    {"picked", picked, picked_leaves},
+    {"decoder", decoder, decoder_leaves},
+    {"shared", shared, shared_leaves},
+    {"unnamed", unnamed, unnamed_leaves},
+    {"again", transposed, transposed_leaves},
+    {"repeated", repeated, repeated_leaves},
+    {"values", values, values_leaves},
+    {"groups", groups_out, groups_leaves},
+    {"expert", expert, expert_leaves},
 };
 
 static void make_leaves(const struct leaf *leaf, struct layer *l) {
@@ -624,7 +704,7 @@ static void make_leaves(const struct leaf *leaf, struct layer *l) {
 }
 
 /* Computes for n tokens behind those of the call before. */
-static void run(const struct kind *kind, struct layer *l, int64_t n) {
+static void run(const struct kind *kind, struct layer *l, int64_t n, bool shows) {
     static float values[EMBD * 8], got[EMBD * 8];
     at_work = 0;
     n_tokens = n;
@@ -638,7 +718,7 @@ static void run(const struct kind *kind, struct layer *l, int64_t n) {
     graph->uid = (uint64_t)n;
     expect(compute(graph) == GG_STATUS_SUCCESS, "status of a layer");
     get(y, got, (size_t)(EMBD * n) * sizeof *got);
-    for (int64_t i = 0; i < EMBD * n; i++) printf("v %.6g\n", (double)got[i]);
+    for (int64_t i = 0; shows && i < EMBD * n; i++) printf("v %.9g\n", (double)got[i]);
 }
 
 int main(int argc, char **argv) {
@@ -662,8 +742,13 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         if (strcmp(kinds[i].name, argv[4])) continue;
         make_leaves(kinds[i].leaves, &l);
-        run(&kinds[i], &l, 6);
-        run(&kinds[i], &l, 1);
+        run(&kinds[i], &l, 6, true);
+        run(&kinds[i], &l, 1, true);
+        if (!strcmp(argv[4], "again")) {
+            l = (struct layer){0};
+            make_leaves(kinds[i].leaves, &l);
+            run(&kinds[i], &l, 6, false);
+        }
         puts(failures ? "failed" : "done");
         fflush(stdout); /* in one piece, before the plugin's last line */
     }
