@@ -135,6 +135,16 @@ static bool pool(const struct translation *x) {
     return true;
 }
 
+/* llama.cpp's loader asks by such a node whether frequency factors may lie on a device. */
+static bool rotation(const struct translation *x) {
+    const int dims = x->to->op_params[0], mode = x->to->op_params[1];
+    if (dims || (mode != SHEAF_ROPE_TYPE_NORMAL && mode != SHEAF_ROPE_TYPE_NEOX)) return true;
+    x->to->op = SHEAF_OP_DUP;
+    memset(x->to->op_params, 0, sizeof x->to->op_params);
+    memset(x->operands->order + 1, -1, sizeof x->operands->order - 1);
+    return true;
+}
+
 static bool resize(const struct translation *x) {
     struct sheaf_tensor *out = x->to;
     const int word = x->from->op_params[0], mode = word & GG_SCALE_MODE;
@@ -154,7 +164,7 @@ static bool (*const specials[GG_SPECIAL_COUNT])(const struct translation *x) = {
     [GG_PART] = part,           [GG_KERNEL] = kernel,
     [GG_KERNEL_3D] = kernel_3d, [GG_COLUMNS] = columns,
     [GG_SIGNALS] = signals,     [GG_POOL] = pool,
-    [GG_RESIZE] = resize,
+    [GG_RESIZE] = resize,       [GG_ROTATION] = rotation,
 };
 
 /* ---- nodes ---- */

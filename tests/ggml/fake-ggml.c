@@ -35,6 +35,7 @@ static const char *const ops[] = {"NONE",
                                   "RMS_NORM",
                                   "RWKV_WKV6",
                                   "RWKV_WKV7",
+                                  "ROPE",
                                   "GLU"};
 enum { N_OPS = sizeof ops / sizeof *ops };
 static const char *const unary[] = {"ABS", "SILU", "RELU", "TRUNC"};

@@ -125,6 +125,33 @@ static void check_strided_leaf(struct model *m) {
     expect(!wrong, "the result of a strided leaf");
 }
 
+/* llama.cpp's loader asks for a place for frequency factors by a ROPE that rotates nothing. Computed, it is a
+ * copy. */
+static void check_no_rotation(struct model *m) {
+    typedef struct gg_tensor *(*make_fn)(void *, int, int64_t, int64_t, int64_t, int64_t);
+    enum { ROPE = 23, I32 = 26 };
+    const int32_t positions[M] = {3, 1, 4, 1};
+    float got[N * M];
+    size_t at = sizeof got, at_work = 12288;
+    struct gg_tensor *t = CALL(make_fn, "ggml_new_tensor_4d")(m->ctx, 0, N, 1, M, 1);
+    t->op = ROPE;
+    t->src[0] = CALL(make_fn, "ggml_new_tensor_4d")(m->ctx, 0, N, 1, M, 1);
+    t->src[1] = CALL(make_fn, "ggml_new_tensor_4d")(m->ctx, I32, M, 1, 1, 1);
+    t->src[2] = CALL(make_fn, "ggml_new_tensor_4d")(m->ctx, 0, N / 2, 1, 1, 1);
+    t->src[0]->data = m->x->data;
+    t->src[0]->buffer = m->x->buffer;
+    t->data = m->out->data;
+    t->buffer = m->out->buffer;
+    put_at(m->weights, t->src[2], &at);
+    put_at(m->work, t->src[1], &at_work);
+    set(m->x, m->values, 0, sizeof m->values);
+    set(t->src[1], positions, 0, sizeof positions);
+    expect(dev->iface.supports_op(dev, t), "a ROPE of no dimensions is supported");
+    expect(compute(graph_of(m->ctx, t, 16)) == GG_STATUS_SUCCESS, "status of a ROPE of nothing");
+    get(t, got, sizeof got);
+    expect(!memcmp(got, m->values, sizeof got), "the result of a ROPE of nothing");
+}
+
 /* Nodes one by one, as tests and callbacks do it: each result is read by the next part. */
 static void check_parts(struct model *m) {
     struct gg_cgraph *g = graph_of(m->ctx, m->out, 0), part = *g;
@@ -429,6 +456,7 @@ static void check_all(struct model *m) {
     check_parts(m);
     check_operands(m);
     check_strided_leaf(m);
+    check_no_rotation(m);
     check_refusals(m);
     check_failure(m);
     check_plans(m);
