@@ -26,6 +26,20 @@ static bool is_asked_here(size_t device, const struct sheaf_tensor *node) {
     return sheaf_backend_dev_supports_op(gg_engine_device(gg_driver.engine, device), node);
 }
 
+/* FILL makes F32, and other types are converted from it (encode_nodes.c). */
+static bool can_fill(size_t device, const struct sheaf_tensor *node) {
+    struct sheaf_tensor fill = *node, copy = *node, from;
+    fill.type = SHEAF_TYPE_F32;
+    fill.nb[0] = sheaf_type_size(SHEAF_TYPE_F32);
+    for (int i = 1; i < SHEAF_MAX_DIMS; i++) fill.nb[i] = fill.nb[i - 1] * (size_t)fill.ne[i - 1];
+    from = fill;
+    from.op = SHEAF_OP_NONE;
+    copy.op = SHEAF_OP_DUP;
+    memset(copy.op_params, 0, sizeof copy.op_params);
+    copy.src[0] = &from;
+    return is_asked_here(device, &fill) && is_asked_here(device, &copy);
+}
+
 /* A result that is written over an operand is copied there afterwards. */
 static bool can_copy_into(size_t device, const struct gg_tensor *t,
                           const struct sheaf_tensor *node) {
@@ -94,6 +108,8 @@ bool gg_driver_supports(size_t device, const struct gg_tensor *asked) {
     if (t->view_src && !is_written_here(device, t->view_src)) return false;
     struct question q = {device, t};
     if (gg_engine_asks_all(gg_driver.engine, device)) return !gg_call(supports_task, &q);
+    if (node.op == SHEAF_OP_FILL && node.type != SHEAF_TYPE_F32)
+        return can_fill(device, &node) && can_copy_into(device, t, &node);
     return is_asked_here(device, &node) &&
            (gg_writes_operand(&node) || can_copy_into(device, t, &node));
 }

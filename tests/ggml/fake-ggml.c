@@ -36,12 +36,21 @@ static const char *const ops[] = {"NONE",
                                   "RWKV_WKV6",
                                   "RWKV_WKV7",
                                   "ROPE",
+                                  "FILL",
                                   "GLU"};
 enum { N_OPS = sizeof ops / sizeof *ops };
 static const char *const unary[] = {"ABS", "SILU", "RELU", "TRUNC"};
 static const char *const glu[] = {"REGLU",     "GEGLU",       "SWIGLU",      "SWIGLU_OAI",
                                   "GEGLU_ERF", "GEGLU_QUICK", "SWIGLU_CLAMP"};
-enum { OP_ADD = 1, OP_SCALE = 2, OP_VIEW = 3, TYPE_F32 = 0, TYPE_I32 = 26, TYPE_I64 = 27 };
+enum {
+    OP_ADD = 1,
+    OP_SCALE = 2,
+    OP_VIEW = 3,
+    TYPE_F32 = 0,
+    TYPE_F16 = 1,
+    TYPE_I32 = 26,
+    TYPE_I64 = 27
+};
 
 struct arena {
     char *memory;
@@ -188,13 +197,17 @@ const char *ggml_unary_op_name(int op) { return op < 4 ? unary[op] : (abort(), N
 const char *ggml_glu_op_name(int op) { return op < 7 ? glu[op] : (abort(), NULL); }
 const char *ggml_type_name(int type) {
     if (type > 42) abort();
-    return type == TYPE_F32 ? "f32" : type == TYPE_I32 ? "i32" : type == TYPE_I64 ? "i64" : "?";
+    return type == TYPE_F32   ? "f32"
+           : type == TYPE_F16 ? "f16"
+           : type == TYPE_I32 ? "i32"
+           : type == TYPE_I64 ? "i64"
+                              : "?";
 }
 int64_t ggml_blck_size(int type) {
     (void)type;
     return 1;
 }
-size_t ggml_type_size(int type) { return type == TYPE_I64 ? 8 : 4; }
+size_t ggml_type_size(int type) { return type == TYPE_I64 ? 8 : type == TYPE_F16 ? 2 : 4; }
 #ifndef FAKE_VERSION
 #define FAKE_VERSION (FAKE_API == 3 ? "0.27.0" : "0.21.0")
 #endif

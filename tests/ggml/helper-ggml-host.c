@@ -11,6 +11,7 @@
  * queue is waited for. exit: a signal's handler ends the program while a graph is computed. fork:
  * children without exec that free and compute. */
 #include <malloc.h>
+#include <math.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/time.h>
@@ -150,6 +151,26 @@ static void check_no_rotation(struct model *m) {
     expect(compute(graph_of(m->ctx, t, 16)) == GG_STATUS_SUCCESS, "status of a ROPE of nothing");
     get(t, got, sizeof got);
     expect(!memcmp(got, m->values, sizeof got), "the result of a ROPE of nothing");
+}
+
+/* Masks of F16 that are filled: of sparse attention. */
+static void check_fill_of_halves(struct model *m) {
+    typedef struct gg_tensor *(*make_fn)(void *, int, int64_t, int64_t, int64_t, int64_t);
+    enum { FILL = 24, F16 = 1, MINUS_INFINITY = 0xfc00 };
+    const float value = -INFINITY;
+    uint16_t got[N * M];
+    int wrong = 0;
+    struct gg_tensor *t = CALL(make_fn, "ggml_new_tensor_4d")(m->ctx, F16, N, M, 1, 1);
+    t->op = FILL;
+    t->src[0] = m->x;
+    memcpy(t->op_params, &value, sizeof value);
+    t->data = m->out->data;
+    t->buffer = m->out->buffer;
+    expect(dev->iface.supports_op(dev, t), "FILL of F16 is supported");
+    expect(compute(graph_of(m->ctx, t, 17)) == GG_STATUS_SUCCESS, "status of a FILL of F16");
+    get(t, got, sizeof got);
+    for (int i = 0; i < N * M; i++) wrong += got[i] != MINUS_INFINITY;
+    expect(!wrong, "the result of a FILL of F16");
 }
 
 /* Nodes one by one, as tests and callbacks do it: each result is read by the next part. */
@@ -457,6 +478,7 @@ static void check_all(struct model *m) {
     check_operands(m);
     check_strided_leaf(m);
     check_no_rotation(m);
+    check_fill_of_halves(m);
     check_refusals(m);
     check_failure(m);
     check_plans(m);
