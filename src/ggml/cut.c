@@ -157,6 +157,20 @@ static bool is_first(const struct gg_cutter *c, struct sheaf_split_state *const 
     return true;
 }
 
+/* Has this been said? A program's second context has caches like the first one's. One thread at a time
+ * gets here: calls that need the job take turns (calls.h). */
+static bool is_known(const char *kind, double bytes, const char *why) {
+    enum { ROOM = 256 };
+    static uint64_t told[ROOM];
+    static size_t n;
+    uint64_t h = sheaf__hash_bytes(0, kind, strlen(kind));
+    h = sheaf__hash_bytes(sheaf__mix(h, (uint64_t)bytes), why, strlen(why));
+    for (size_t i = 0; i < n && i < ROOM; i++)
+        if (told[i] == h) return true;
+    told[n++ % ROOM] = h;
+    return false;
+}
+
 static void report(const struct gg_cutter *c, struct sheaf_split_state *const *states,
                    const char *const *why) {
     const struct gg_encoder *e = c->e;
@@ -167,10 +181,11 @@ static void report(const struct gg_cutter *c, struct sheaf_split_state *const *s
         char kind[GG_MAX_NAME], text[256];
         double bytes = 0;
         kind_of_name(e->unbound[i]->name, kind);
+        const char *reason = why[i] ? why[i] : "no cut is known for this name";
         if (!is_first(c, states, i, kind, &bytes)) continue;
-        if (!states[i] && bytes > 0.01 * total)
+        if (!states[i] && bytes > 0.01 * total && !is_known(kind, bytes, reason))
             sheaf_log(SHEAF_LOG_INFO, "%s: %.1f %% of the bytes are on every member: %s", kind,
-                      100 * bytes / total, why[i] ? why[i] : "no cut is known for this name");
+                      100 * bytes / total, reason);
         else if (states[i] && details)
             sheaf_log(SHEAF_LOG_DEBUG, "%s: %s", e->unbound[i]->name,
                       sheaf_split_state_print(states[i], text, sizeof text));

@@ -176,6 +176,12 @@ Test(ggml_plugin, cuts_decoders) { cuts_layer("decoder", 3, NULL); }
 /* Two of the sums are of one number a token. */
 Test(ggml_plugin, adds_squares_of_norms_over_heads) { cuts_layer("norms", 3, NULL); }
 Test(ggml_plugin, keeps_transposed_values) { cuts_layer("transposed", 2, "values are transposed"); }
+Test(ggml_plugin, names_once_what_is_whole_in_each_context) {
+    double values[MOST_VALUES];
+    runs_layer("again", 2, values);
+    const char *named = strstr(out, " on every member: ");
+    cr_expect(named && !strstr(named + 1, " on every member: "), "%s", out);
+}
 Test(ggml_plugin, cuts_attention_to_latent_vectors) { cuts_layer("latent", 1, NULL); }
 
 /* Two pairs of matrices, the first with flash attention between them. */
