@@ -57,9 +57,18 @@ const struct gg_tensor *gg_find(const struct gg_whole *g, const char *layer, enu
     return NULL;
 }
 
-int gg_op_in(const struct gg_whole *g, const struct gg_tensor *t) {
+static const struct gg_known *known_in(const struct gg_whole *g, const struct gg_tensor *t) {
     const struct gg_known key = {.tensor = t};
-    const struct gg_known *found = bsearch(&key, g->all, g->n, sizeof *g->all, by_address);
+    return bsearch(&key, g->all, g->n, sizeof *g->all, by_address);
+}
+
+const struct gg_leaf *gg_leaf_in(const struct gg_whole *g, const struct gg_tensor *t) {
+    const struct gg_known *found = known_in(g, t);
+    return found ? &found->leaf : NULL;
+}
+
+int gg_op_in(const struct gg_whole *g, const struct gg_tensor *t) {
+    const struct gg_known *found = known_in(g, t);
     return found ? found->op : -1;
 }
 

@@ -24,6 +24,8 @@ bool gg_whole_of(const struct gg_host *host, const struct gg_cgraph *graph, stru
  * a second context follow the weights. */
 const struct gg_tensor *gg_find(const struct gg_whole *g, const char *layer, enum gg_role role,
                                 const char *family);
+/* What its name says; NULL: it is no tensor of the graph. */
+const struct gg_leaf *gg_leaf_in(const struct gg_whole *g, const struct gg_tensor *t);
 /* The op of a tensor of the graph (struct gg_known); -1 also of one that is not there. */
 int gg_op_in(const struct gg_whole *g, const struct gg_tensor *t);
 /* Is t the cache, or a part or another shape of it? */

@@ -113,6 +113,19 @@ static const struct gg_tensor *find_flash(const struct gg_whole *g, const char *
     return found;
 }
 
+/* The layer whose attention reads the cache; `layer` if none has weights for it. Weights that are used
+ * several times have a cache for each time (HRM, arXiv 2506.21734). */
+static const char *weights_of_cache(const struct gg_whole *g, const char *layer) {
+    const struct gg_tensor *cache = gg_find(g, layer, GG_ROLE_CACHE_K, "");
+    for (size_t i = 0; cache && i < g->n; i++) {
+        const struct gg_tensor *t = g->all[i].tensor, *flash;
+        if (g->all[i].op != SHEAF_OP_MUL_MAT || !(flash = flash_before(g, t))) continue;
+        const struct gg_leaf *o = gg_leaf_in(g, t->src[0]);
+        if (gg_comes_from(flash->src[1], cache) && o && o->role == GG_ROLE_O) return o->layer;
+    }
+    return layer;
+}
+
 /* Of a layer that reads the cache of another one (Gemma 3n, Gemma 4). */
 static bool heads_of_reader(const struct gg_whole *g, const char *layer, const struct gg_tensor *q,
                             const struct gg_tensor *o, struct heads *h) {
@@ -279,20 +292,22 @@ static bool has_role(enum gg_role role, const void *layer) {
 }
 
 static enum sheaf_status cut_attention(const struct gg_cutter *c, const struct gg_whole *g,
-                                       const char *layer, struct sheaf_split_state **states,
+                                       const char *of, struct sheaf_split_state **states,
                                        const char **why) {
+    const bool has_weights = gg_find(g, of, GG_ROLE_Q, "") || gg_find(g, of, GG_ROLE_QKV, "");
+    const char *layer = has_weights ? of : weights_of_cache(g, of);
     struct heads h = {0};
     struct gg_layer_cut cut = {has_role, attention_state, &h, NULL};
     if (!gg_division_init(&h.members, c->n_members)) return SHEAF_STATUS_ALLOC_FAILED;
     const bool known = find_heads(g, layer, &h);
     h.picked = is_picked(g, layer, &h);
-    h.transposed = is_transposed(g, gg_find(g, layer, GG_ROLE_CACHE_V, ""));
+    h.transposed = is_transposed(g, gg_find(g, of, GG_ROLE_CACHE_V, ""));
     if (!known)
         cut.why_whole = "the graph does not say how many heads it has";
     else if (h.q == 1)
         cut.why_whole = "it has one head";
     const enum sheaf_status st = known ? divide(c, g, layer, &h) : SHEAF_STATUS_SUCCESS;
-    if (!st) gg_cut_layer(c, g, layer, &cut, states, why);
+    if (!st) gg_cut_layer(c, g, of, &cut, states, why);
     gg_division_fini(&h.members);
     return st;
 }

@@ -172,6 +172,7 @@ Test(ggml_plugin, keeps_caches_whole_whose_rows_are_picked) {
     cr_expect(!strstr(out, "' GET_ROWS"), "%s", out);
 }
 Test(ggml_plugin, cuts_layers_that_share_a_cache) { cuts_layer("shared", 2, NULL); }
+Test(ggml_plugin, cuts_caches_of_layers_that_are_used_twice) { cuts_layer("repeated", 2, NULL); }
 Test(ggml_plugin, cuts_decoders) { cuts_layer("decoder", 3, NULL); }
 /* Two of the sums are of one number a token. */
 Test(ggml_plugin, adds_squares_of_norms_over_heads) { cuts_layer("norms", 3, NULL); }
