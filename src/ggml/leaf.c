@@ -43,6 +43,8 @@ static const struct {
     {"ffn_up_shexp", GG_ROLE_FFN_IN},
     {"ffn_gate_shexp", GG_ROLE_FFN_IN},
     {"ffn_down_shexp", GG_ROLE_FFN_OUT},
+    {"ffn_latent_up", GG_ROLE_FFN_LATENT_OUT},
+    {"ffn_routed_up", GG_ROLE_FFN_LATENT_OUT},
     {"ssm_in", GG_ROLE_STATE_IN},
     {"ssm_conv1d", GG_ROLE_CHANNELS},
     {"ssm_conv1d_q", GG_ROLE_STATE_HEADS},

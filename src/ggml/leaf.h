@@ -28,8 +28,9 @@ enum gg_role {
     GG_ROLE_CACHE_K,   /* elements of a row are key heads */
     GG_ROLE_CACHE_V,   /* elements of a row are value heads */
     /* feed-forward */
-    GG_ROLE_FFN_IN,  /* rows are the inner dimension, once or twice */
-    GG_ROLE_FFN_OUT, /* columns are it; rows are cut with whole sums */
+    GG_ROLE_FFN_IN,         /* rows are the inner dimension, once or twice */
+    GG_ROLE_FFN_OUT,        /* columns are it; rows are cut with whole sums */
+    GG_ROLE_FFN_LATENT_OUT, /* columns are the experts' results; whole with whole sums */
     /* layers with a state */
     GG_ROLE_STATE_IN,      /* rows are all that the layer reads */
     GG_ROLE_CHANNELS,      /* rows are channels of the convolution */

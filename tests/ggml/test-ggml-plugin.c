@@ -173,6 +173,11 @@ Test(ggml_plugin, keeps_caches_whole_whose_rows_are_picked) {
 }
 Test(ggml_plugin, cuts_layers_that_share_a_cache) { cuts_layer("shared", 2, NULL); }
 Test(ggml_plugin, cuts_caches_of_layers_that_are_used_twice) { cuts_layer("repeated", 2, NULL); }
+/* ffn_routed_down, which all columns of the expert read, is whole. */
+Test(ggml_plugin, cuts_experts_of_fewer_dimensions) {
+    cuts_layer("expert", 2, "no cut is known");
+    shows("blk.0.ffn_routed_up.weight: S0 {6,5,5}\n");
+}
 Test(ggml_plugin, cuts_decoders) { cuts_layer("decoder", 3, NULL); }
 /* Two of the sums are of one number a token. */
 Test(ggml_plugin, adds_squares_of_norms_over_heads) { cuts_layer("norms", 3, NULL); }
