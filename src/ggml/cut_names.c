@@ -14,6 +14,7 @@
 struct heads { /* of a layer */
     int64_t q, kv, size_q, size_k, size_v;
     int64_t size_latent; /* rows of a head in attn_kv_b; 0: none */
+    int64_t size_out;    /* rows of a group of heads in attn_output_a; 0: none */
     bool latent;         /* the cache has one head, which all query heads read */
     bool interleaved; /* in a fused product query, key and value of a head are behind each other */
     bool linear;      /* a state instead of caches: linear attention */
@@ -86,6 +87,21 @@ static bool heads_of_latent(const struct gg_whole *g, const char *layer, const s
     return !h->latent || v_b->ne[1] == h->size_v;
 }
 
+/* Heads of one key and value, whose results go through a matrix for each group of heads before the output
+ * matrix (DeepSeek V4). The groups are what is divided. */
+static bool heads_of_groups(const struct gg_whole *g, const char *layer, struct heads *h) {
+    const struct gg_tensor *a = gg_find(g, layer, GG_ROLE_OUT_A, "");
+    const struct gg_tensor *b = gg_find(g, layer, GG_ROLE_OUT_B, "");
+    const struct gg_tensor *q = gg_find(g, layer, GG_ROLE_Q, "");
+    if (!a || !b || !heads_of(g, q, &h->q, &h->size_q)) return false;
+    h->latent = true;
+    h->kv = a->ne[2];
+    h->size_out = a->ne[1];
+    h->size_v = a->ne[0] * h->kv / h->q;
+    return h->q % h->kv == 0 && a->ne[0] == h->size_v * (h->q / h->kv) &&
+           b->ne[0] == h->size_out * h->kv;
+}
+
 /* A state that no scan reads: linear attention by products (MiniMax-01, arXiv 2501.08313). */
 static bool is_linear(const struct gg_whole *g, const char *layer) {
     return gg_find(g, layer, GG_ROLE_QKV, "") && gg_find(g, layer, GG_ROLE_CACHE_S, "") &&
@@ -148,7 +164,7 @@ static bool find_heads(const struct gg_whole *g, const char *layer, struct heads
     if (qkv) {
         if (!heads_of_fused(g, qkv, h)) return false;
     } else if (!k && !v) {
-        if (heads_of_latent(g, layer, o, h)) return true;
+        if (heads_of_latent(g, layer, o, h) || heads_of_groups(g, layer, h)) return true;
         if (!heads_of_reader(g, layer, q, o, h)) return false;
     } else if (!heads_of(g, q, &h->q, &h->size_q) || !heads_of(g, k, &h->kv, &h->size_k) ||
                !heads_of(g, v ? v : k, &kv_of_v, &h->size_v) || kv_of_v != h->kv) {
@@ -220,6 +236,11 @@ static struct sheaf_split_state *attention_state(const struct gg_cutter *c, cons
     case GG_ROLE_O: /* its bias is added once */
         if (l->bias) return NULL;
         return c->whole_sums ? gg_by_rows(c, 1, r->ne[1]) : by_query_heads(c, 0, h->size_v, h);
+    case GG_ROLE_OUT_A:
+        return h->size_out ? by_kv_heads(c, 2, 1, h) : NULL;
+    case GG_ROLE_OUT_B:
+        if (l->bias || !h->size_out) return NULL;
+        return c->whole_sums ? gg_by_rows(c, 1, r->ne[1]) : by_kv_heads(c, 0, h->size_out, h);
     case GG_ROLE_SINKS:
         return by_query_heads(c, 0, 1, h);
     case GG_ROLE_Q_NORM: /* of all heads, or a row a head; or one row, which all heads have */
@@ -269,8 +290,24 @@ static int64_t heads_together(const struct gg_cutter *c, const struct gg_whole *
     return c->whole_sums ? 1 : gg_units_of_block(h->size_v, block);
 }
 
+/* A matrix that all heads of a group go through is on one member. */
+static void divide_groups(const struct gg_cutter *c, struct heads *h) {
+    const struct gg_division *m = &h->members;
+    const int64_t each = h->q / h->kv;
+    sheaf__split_units(h->kv, c->shares, c->n_members, m->group_count);
+    for (int j = 0; j < c->n_members; j++) {
+        m->group_first[j] = j ? m->group_first[j - 1] + m->group_count[j - 1] : 0;
+        m->head_first[j] = m->group_first[j] * each;
+        m->head_count[j] = m->group_count[j] * each;
+    }
+}
+
 static enum sheaf_status divide(const struct gg_cutter *c, const struct gg_whole *g,
                                 const char *layer, struct heads *h) {
+    if (h->size_out) {
+        divide_groups(c, h);
+        return SHEAF_STATUS_SUCCESS;
+    }
     const int64_t each = h->q / h->kv, unit = heads_together(c, g, layer, h);
     return sheaf__split_heads_in_runs(h->kv, each, unit ? unit : each, c->shares, c->n_members,
                                       h->members.head_first, h->members.head_count,

@@ -20,6 +20,8 @@ static const struct {
     {"attn_kv_b", GG_ROLE_LATENT_KV},
     {"attn_k_b", GG_ROLE_LATENT_K},
     {"attn_v_b", GG_ROLE_LATENT_V},
+    {"attn_output_a", GG_ROLE_OUT_A},
+    {"attn_output_b", GG_ROLE_OUT_B},
     {"attn_sinks", GG_ROLE_SINKS},
     {"attn_q_norm", GG_ROLE_Q_NORM},
     {"attn_k_norm", GG_ROLE_K_NORM},

@@ -19,6 +19,8 @@ enum gg_role {
     GG_ROLE_LATENT_KV, /* rows are heads: a key and a value from the latent vector */
     GG_ROLE_LATENT_K,  /* a matrix a head, from a query to the latent cache */
     GG_ROLE_LATENT_V,  /* a matrix a head, from there to a value */
+    GG_ROLE_OUT_A,     /* a matrix for each group of query heads */
+    GG_ROLE_OUT_B,     /* columns are these groups; rows are cut with whole sums */
     GG_ROLE_SINKS,     /* an element a query head */
     GG_ROLE_Q_NORM,    /* of all query heads, each, or one */
     GG_ROLE_K_NORM,    /* likewise of key heads */

@@ -173,6 +173,11 @@ Test(ggml_plugin, keeps_caches_whole_whose_rows_are_picked) {
 }
 Test(ggml_plugin, cuts_layers_that_share_a_cache) { cuts_layer("shared", 2, NULL); }
 Test(ggml_plugin, cuts_caches_of_layers_that_are_used_twice) { cuts_layer("repeated", 2, NULL); }
+/* attn_kv, which all heads read, is whole. */
+Test(ggml_plugin, cuts_attention_by_groups_of_heads) {
+    cuts_layer("groups", 1, "no cut is known");
+    shows("blk.0.attn_output_a.weight: S2 {1,1,0}\n");
+}
 /* ffn_routed_down, which all columns of the expert read, is whole. */
 Test(ggml_plugin, cuts_experts_of_fewer_dimensions) {
     cuts_layer("expert", 2, "no cut is known");
@@ -189,6 +194,19 @@ Test(ggml_plugin, names_once_what_is_whole_in_each_context) {
     cr_expect(named && !strstr(named + 1, " on every member: "), "%s", out);
 }
 Test(ggml_plugin, cuts_attention_to_latent_vectors) { cuts_layer("latent", 1, NULL); }
+
+/* Sums of members' parts would depend on how many members there are. */
+Test(ggml_plugin, keeps_bits_with_whole_sums) {
+    static const char *const layers[] = {"rwkv6",   "rwkv7",  "plamo2", "linear",
+                                         "decoder", "expert", "groups"};
+    double one[MOST_VALUES], all[MOST_VALUES];
+    setenv("SHEAF_SPLIT_SUMS", "whole", 1);
+    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
+        runs_layer(layers[i], 1, one);
+        runs_layer(layers[i], 3, all);
+        cr_expect(!memcmp(one, all, 32 * 7 * sizeof *one), "%s", layers[i]);
+    }
+}
 
 /* Two pairs of matrices, the first with flash attention between them. */
 Test(ggml_plugin, cuts_what_has_no_name) {
