@@ -12,6 +12,7 @@ static const struct {
     {"attn_q_b", GG_ROLE_Q},
     {"attn_k", GG_ROLE_K},
     {"attn_v", GG_ROLE_V},
+    {"attn_v_exps", GG_ROLE_V},
     {"attn_qkv", GG_ROLE_QKV},
     {"attn_gate", GG_ROLE_GATE},
     {"attn_output", GG_ROLE_O},

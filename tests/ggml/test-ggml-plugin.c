@@ -183,6 +183,7 @@ Test(ggml_plugin, cuts_experts_of_fewer_dimensions) {
     cuts_layer("expert", 2, "no cut is known");
     shows("blk.0.ffn_routed_up.weight: S0 {6,5,5}\n");
 }
+Test(ggml_plugin, cuts_values_of_experts) { cuts_layer("values", 1, NULL); }
 Test(ggml_plugin, cuts_decoders) { cuts_layer("decoder", 3, NULL); }
 /* Two of the sums are of one number a token. */
 Test(ggml_plugin, adds_squares_of_norms_over_heads) { cuts_layer("norms", 3, NULL); }
