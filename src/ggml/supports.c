@@ -8,13 +8,14 @@
 struct question {
     size_t device;
     const struct gg_tensor *op;
+    bool converts; /* of a FILL: the conversion behind it is asked for */
 };
 
 /* What a device can do does not depend on where operands lie. */
 static enum sheaf_status supports_task(void *argument) {
     const struct question *q = argument;
     struct gg_encoder *e = &gg_driver.encoder;
-    const enum sheaf_status st = gg_encode_question(e, q->op);
+    const enum sheaf_status st = gg_encode_question(e, q->op, q->converts);
     struct gg_command c = {.kind = GG_COMMAND_ASK,
                            .device = (uint32_t)q->device,
                            .n_records = e->n_made,
@@ -106,10 +107,11 @@ bool gg_driver_supports(size_t device, const struct gg_tensor *asked) {
     }
     if (gg_is_view(&node)) return true;
     if (t->view_src && !is_written_here(device, t->view_src)) return false;
-    struct question q = {device, t};
-    if (gg_engine_asks_all(gg_driver.engine, device)) return !gg_call(supports_task, &q);
-    if (node.op == SHEAF_OP_FILL && node.type != SHEAF_TYPE_F32)
-        return can_fill(device, &node) && can_copy_into(device, t, &node);
+    const bool fills = node.op == SHEAF_OP_FILL && node.type != SHEAF_TYPE_F32;
+    struct question q = {device, t, false}, conversion = {device, t, true};
+    if (gg_engine_asks_all(gg_driver.engine, device))
+        return !gg_call(supports_task, &q) && (!fills || !gg_call(supports_task, &conversion));
+    if (fills) return can_fill(device, &node) && can_copy_into(device, t, &node);
     return is_asked_here(device, &node) &&
            (gg_writes_operand(&node) || can_copy_into(device, t, &node));
 }
