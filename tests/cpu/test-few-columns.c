@@ -34,11 +34,10 @@ static void compare_tiles(const struct sheaf__cpu_kernels *kern, const struct sh
     static float x[MAX_COLS][PASS];
     const float *cols[MAX_COLS];
     const size_t stride = PASS / (size_t)p->unit * p->row_bytes, size = sheaf_row_size(type, PASS);
-    const int most = p->most && p->most < p->cols ? p->most : p->cols;
     cr_assert(p->rows <= MAX_TILE && p->cols <= MAX_COLS);
     for (int c = 0; c < p->cols; c++) fill(x[c], PASS), cols[c] = x[c];
     fill_rows(w, sizeof w);
-    p->pack(cols, PASS, most, panel);
+    p->pack(cols, PASS, p->cols, panel);
     for (int r = 0; r < p->rows; r++) {
         float floats[PASS];
         if (p->unpack[type]) {
@@ -50,8 +49,8 @@ static void compare_tiles(const struct sheaf__cpu_kernels *kern, const struct sh
     }
     struct sheaf__cpu_kept kept;
     if (p->begin) p->begin(&kept);
-    for (int pass = 0; pass < 2; pass++) p->tile(PASS, rows, stride, panel, most, all, pass > 0);
-    for (int used = 1; used <= most; used++) {
+    for (int pass = 0; pass < 2; pass++) p->tile(PASS, rows, stride, panel, p->cols, all, pass > 0);
+    for (int used = 1; used <= p->cols; used++) {
         p->pack(cols, PASS, used, panel);
         for (int pass = 0; pass < 2; pass++)
             p->tile(PASS, rows, stride, panel, used, few, pass > 0);

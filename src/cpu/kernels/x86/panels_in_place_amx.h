@@ -1,8 +1,8 @@
 /* A part of amx.c: products of Q8_0 with few columns, whose weights tiles read as they lie in memory.
  *
  * 16 rows of a block are a tile of bytes, so nothing is unpacked, and the tiles keep as many rows of memory under way.
- * Activations have three digits, q = (h * 256 + m) * 256 + l, each a lane of its own of the other tile: five columns
- * take 15 of its 16 lanes. With --fast they have 8 bits, and take one. A block's sums become floats and meet both
+ * Activations have three digits, q = (h * 256 + m) * 256 + l, each a lane of its own of the other tile: four columns
+ * take 12 of its 16 lanes. With --fast they have 8 bits, and take one. A block's sums become floats and meet both
  * scales, lane by lane; digits are added at the end, so a column has the same bits in any lane.
  *
  * A tile's rows are four apart: two rows in a page of memory, as neighbours of 2048 weights are, make the core fetch
@@ -13,8 +13,8 @@
 
 enum {
     DIGITS = 3,
-    DIGIT_LANES = AMX_TILE / DIGITS, /* columns whose digits are in one tile */
-    ROWS_APART = 4,                  /* a row of a tile, and the next */
+    DIGIT_LANES = 4, /* of the columns of a panel */
+    ROWS_APART = 4,  /* a row of a tile, and the next */
     ROWS_IN_PLACE = ROWS_APART * AMX_TILE,
 };
 
@@ -88,22 +88,23 @@ INLINE void dots_in_place(int64_t k, const char *row, size_t stride, const struc
     }
 }
 
-/* The lanes of digit `digit`, from the first on. */
-INLINE v_f lanes_of_digit(v_f x, int digit) {
-    const __m512i at = _mm512_setr_epi32(0, 1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
-    return _mm512_permutexvar_ps(_mm512_add_epi32(at, _mm512_set1_epi32(digit * DIGIT_LANES)), x);
+INLINE void store_digits(v_f sum, float *c) {
+    const __m128 h = _mm512_castps512_ps128(sum), m = _mm512_extractf32x4_ps(sum, 1),
+                 l = _mm512_extractf32x4_ps(sum, 2);
+    _mm_storeu_ps(c, _mm_add_ps(_mm_add_ps(h, m), l));
 }
 INLINE void tile_digits(int digits, int64_t k, const char *row, size_t stride, const void *panel,
                         float *c) {
-    for (int i = 0; i < ROWS_APART; i++, row += stride, c += AMX_TILE) {
+    const int cols = digits == DIGITS ? DIGIT_LANES : AMX_TILE;
+    for (int i = 0; i < ROWS_APART; i++, row += stride, c += cols) {
         v_f sum[AMX_TILE];
         dots_in_place(k, row, ROWS_APART * stride, panel, sum);
         UNROLL_16 for (int r = 0; r < AMX_TILE; r++) {
-            v_f all = sum[r];
+            float *to = c + r * ROWS_APART * cols;
             if (digits == DIGITS)
-                all = v_add(v_add(lanes_of_digit(all, 0), lanes_of_digit(all, 1)),
-                            lanes_of_digit(all, 2));
-            v_store(c + r * ROWS_APART * AMX_TILE, all);
+                store_digits(sum[r], to);
+            else
+                v_store(to, sum[r]);
         }
     }
 }
@@ -125,7 +126,7 @@ static void use_in_place_amx(struct sheaf__cpu_kernels *table) {
     struct sheaf__cpu_panels *one = &table->panels[SHEAF__PANELS_8];
     *three = (struct sheaf__cpu_panels){
         .rows = ROWS_IN_PLACE,
-        .cols = AMX_TILE,
+        .cols = DIGIT_LANES,
         .unit = 32,
         .most = DIGIT_LANES,
         .from = {[SHEAF_TYPE_Q8_0] = 3},
@@ -142,6 +143,7 @@ static void use_in_place_amx(struct sheaf__cpu_kernels *table) {
         .end = end_tiles,
     };
     *one = *three;
+    one->cols = AMX_TILE;
     one->most = 2 * AMX_TILE;
     one->pack = pack_one_digit;
     one->tile = one->tile_in_place[SHEAF_TYPE_Q8_0] = tile_one_digit;
