@@ -278,7 +278,6 @@ static void use_scaled_amx(struct sheaf__cpu_kernels *table) {
         if (scaled->unpack[type])
             scaled->from[type] = scaled->tile_in_place[type] ? 5 : SHEAF__TILE_COLS + 1;
     }
-    scaled->from[SHEAF_TYPE_Q8_0] = 5; /* whose rows take three digits */
     /* Its columns have a second term that is not read: packing is 1 % of 16 columns. */
     *once = *scaled;
     once->from[SHEAF_TYPE_Q8_0] = SHEAF__TILE_COLS + 1;
