@@ -1,13 +1,14 @@
-/* A program that opened ggml itself (Python's ctypes) shows it only to the libraries that link to
- * it: RTLD_DEFAULT does not find ggml there, but the library that called does. */
+/* The library that called is asked first. A program that opened ggml itself (Python's ctypes) shows
+ * it only to the libraries that link to it, and a process may have several, of which RTLD_DEFAULT
+ * finds another one. */
 #include "ggml/functions.h"
 
 #include <dlfcn.h>
 #include <string.h>
 
 void *gg_find_function(void *library, const char *name) {
-    void *p = dlsym(RTLD_DEFAULT, name);
-    return p || !library ? p : dlsym(library, name);
+    void *p = library ? dlsym(library, name) : NULL;
+    return p ? p : dlsym(RTLD_DEFAULT, name);
 }
 
 const char *gg_find_functions(void *library, const struct gg_function *wanted, size_t n,

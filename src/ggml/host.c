@@ -260,6 +260,23 @@ enum sheaf_status gg_host_find(const void *caller, struct gg_host *h) {
     return st;
 }
 
+static const char *file_of(const void *address) {
+    Dl_info info;
+    return dladdr(address, &info) && info.dli_fname ? info.dli_fname : "a library";
+}
+
+enum sheaf_status gg_host_is_of(const struct gg_host *h, const void *caller) {
+    void *library = open_caller(caller), *f = gg_find_function(library, "ggml_backend_buffer_init");
+    void *own = NULL;
+    memcpy(&own, &h->buffer_init, sizeof own);
+    if (library) dlclose(library);
+    if (f == own) return SHEAF_STATUS_SUCCESS;
+    return sheaf_set_error(SHEAF_STATUS_INVALID,
+                           "the ggml of %s is not that of %s, which loaded SHEAF first in this "
+                           "process",
+                           file_of(caller), file_of(own));
+}
+
 enum sheaf_status gg_host_check(void *library, struct gg_host *h) {
     struct probe p = {0};
     memset(h, 0, sizeof *h);

@@ -28,6 +28,8 @@ struct gg_host {
 /* Looks the host up from `caller`, an address inside of it, and checks it. INVALID, with a text
  * that names what is missing or has moved. */
 enum sheaf_status gg_host_find(const void *caller, struct gg_host *out);
+/* Does `caller` lie in this host? If not, INVALID with a text that names the files of both. */
+enum sheaf_status gg_host_is_of(const struct gg_host *host, const void *caller);
 /* The same for a library that dlopen has opened. */
 enum sheaf_status gg_host_check(void *library, struct gg_host *out);
 /* Is the host's version 0.`minor` or later? No, if it does not say. */

@@ -304,13 +304,22 @@ static bool start(const void *caller) {
     return true;
 }
 
+/* Numbers, layouts and the uids of graphs are those of the ggml that came first: another one in the
+ * same process (Python's packages bring their own) would have its ops taken for others. */
+static bool serves(const void *caller) {
+    if (!gg_host_is_of(&host, caller)) return true;
+    sheaf_log(SHEAF_LOG_WARN, "SHEAF serves one ggml: %s", sheaf_last_error());
+    return false;
+}
+
 SHEAF_PUBLIC struct gg_reg *ggml_backend_init(void);
 SHEAF_PUBLIC struct gg_reg *ggml_backend_init(void) {
     static bool asked, usable;
+    const void *caller = __builtin_return_address(0);
     /* A rank whose members are devices of ggml opens that library, which may load the plugin in
      * turn: there it gives no device. */
     const bool within = sheaf_backend_reg_by_name("ggml");
-    if (!asked && !within) usable = start(__builtin_return_address(0));
+    if (!asked && !within) usable = start(caller);
     asked = true;
-    return usable ? &reg : NULL;
+    return usable && serves(caller) ? &reg : NULL;
 }

@@ -230,3 +230,9 @@ size_t ggml_backend_buffer_get_size(struct gg_buffer *b) { return b->size; }
 #if FAKE_API == 3
 void ggml_backend_buft_alloc_buffer_n(void) {}
 #endif
+
+/* ---- backends ---- */
+
+/* Another function of this library calls the plugin, as ggml's registry does. */
+bool fake_ggml_load(struct gg_reg *(*init)(void));
+bool fake_ggml_load(struct gg_reg *(*init)(void)) { return init() != NULL; }

@@ -9,7 +9,7 @@
  * a time. layer: a model's layer, node by node. fault: an op that fails on one rank. slow: an op
  * that takes longer than the limit of a collective. queue: one whose device is still at it when its
  * queue is waited for. exit: a signal's handler ends the program while a graph is computed. fork:
- * children without exec that free and compute. */
+ * children without exec that free and compute. second FILE: a second library stands for a ggml, too. */
 #include <malloc.h>
 #include <math.h>
 #include <pthread.h>
@@ -784,6 +784,15 @@ static void check_fork(struct on *on) {
     expect(status_of_fork(compute_in_child, on) == 0, "a child that computes");
 }
 
+/* A second ggml of this process, local to its handle, asks the plugin, too. */
+static void check_second_ggml(void *plugin, const char *path) {
+    bool (*load)(void *) = NULL;
+    void *second = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    void *f = second ? dlsym(second, "fake_ggml_load") : NULL;
+    memcpy(&load, &f, sizeof f);
+    expect(load && !load(dlsym(plugin, "ggml_backend_init")), "a second ggml is refused");
+}
+
 int main(int argc, char **argv) {
     void *plugin = argc < 4 ? NULL : load(argv);
     if (!plugin) return 3;
@@ -794,6 +803,7 @@ int main(int argc, char **argv) {
         puts(reg ? "closed" : "refused");
         return failures != 0;
     }
+    if (!strcmp(mode, "second") && argc > 5) check_second_ggml(plugin, argv[5]);
     static struct on on[MAX_DEVICES];
     check_reg(reg);
     for (size_t i = 0; i < n_devices && i < MAX_DEVICES; i++) {

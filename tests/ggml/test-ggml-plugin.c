@@ -73,6 +73,14 @@ Test(ggml_plugin, a_host_with_another_layout) {
     shows("op_params of struct ggml_tensor have moved");
     shows("\nrefused\n");
 }
+/* Modules of Python bring a ggml each, of versions of their own. */
+Test(ggml_plugin, two_ggmls_in_a_process) {
+    const char *mode = "second '" SHEAF_BUILD_DIR "/lib/libfake-ggml-0-9.so'";
+    cr_expect_eq(ranks(2, "fake-ggml-2", 2, mode), 0, "%s", out);
+    shows("SHEAF serves one ggml: the ggml of " SHEAF_BUILD_DIR "/lib/libfake-ggml-0-9.so is not ");
+    shows("/lib/libfake-ggml-2.so, which loaded SHEAF first in this process");
+    shows("\nok\n");
+}
 /* Inside a call of the plugin's, which its end would wait for. */
 Test(ggml_plugin, a_handler_that_ends_the_program) {
     cr_expect_eq(host("env", "fake-ggml-3", 3, "exit"), 5, "%s", out);
