@@ -786,11 +786,11 @@ static void check_fork(struct on *on) {
 
 /* A second ggml of this process, local to its handle, asks the plugin, too. */
 static void check_second_ggml(void *plugin, const char *path) {
-    bool (*load)(void *) = NULL;
+    bool (*offered)(void *) = NULL;
     void *second = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     void *f = second ? dlsym(second, "fake_ggml_load") : NULL;
-    memcpy(&load, &f, sizeof f);
-    expect(load && !load(dlsym(plugin, "ggml_backend_init")), "a second ggml is refused");
+    memcpy(&offered, &f, sizeof f);
+    expect(offered && !offered(dlsym(plugin, "ggml_backend_init")), "a second ggml is refused");
 }
 
 int main(int argc, char **argv) {
