@@ -49,11 +49,13 @@ enum {
     EXIT_NO_PROGRAM = 127,
     EXIT_ASKED = 128 + SIGTERM,
     PATH_BYTES = PATH_MAX,
-    ASKED_SECONDS = 5
+    ASKED_SECONDS = 5,
+    LATE_SECONDS = 20 /* programs load backends first; imports of Python may take 10 */
 };
 static pid_t program; /* for the signal handler */
 static int claim;
 static bool in_open_mpi;
+static volatile sig_atomic_t is_late;
 
 /* The program has it already if its process group was signalled: by a terminal, or by Open MPI's
  * daemon, the parent of this process. llama-server ends at once, without cleaning up, if it is asked
@@ -64,6 +66,11 @@ static void pass_on(int number, siginfo_t *info, void *context) {
     const bool to_group = info->si_code == SI_KERNEL || (in_open_mpi && of_launcher);
     if (number == SIGTERM && of_launcher) gg_claim_note_end(claim);
     if (program > 0 && !to_group) kill(program, number);
+}
+
+static void note_late(int number) {
+    (void)number;
+    is_late = 1;
 }
 
 static bool is_rank_0(void) {
@@ -152,6 +159,21 @@ static void start_program(char **argv, pid_t parent) {
     _exit(EXIT_NO_PROGRAM);
 }
 
+static void await_program(const char *name, int *status) {
+    const struct sigaction action = {.sa_handler = note_late};
+    sigaction(SIGALRM, &action, NULL);
+    alarm(LATE_SECONDS);
+    while (waitpid(program, status, 0) < 0 && errno == EINTR) {
+        if (!is_late || gg_claim_owner(claim)) continue;
+        is_late = 0;
+        fprintf(stderr,
+                "sheaf-worker: %s has loaded no backend in %d s and computes without SHEAF until "
+                "it does; one that has them built in calls ggml_backend_load_all()\n",
+                name, LATE_SECONDS);
+    }
+    alarm(0);
+}
+
 static int run_program(char **argv) {
     int status = 0;
     claim = gg_claim_make();
@@ -165,7 +187,7 @@ static int run_program(char **argv) {
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGHUP, &action, NULL);
-    while (waitpid(program, &status, 0) < 0 && errno == EINTR) continue;
+    await_program(argv[0], &status);
     program = 0;
     if (gg_claim_owner(claim)) return exit_status(status);
     fprintf(stderr,
