@@ -225,7 +225,7 @@ struct sheaf__cpu_panels {
     void (*from_floats)(const float *w, void *row, int64_t n);
     /* c [rows][cols] = rows of k elements, `stride` bytes apart, . the first `used` columns at
      * least, or added to what c holds. The panel was packed with this `used`, in one call that began
-     * with its first element, or for all of k in several. */
+     * with its first element; with whole_rows in several, 256 elements each. */
     sheaf__tile_fn tile;
     /* The same bits from rows_in_place rows of weights as they lie in memory, all of k in one call, not added to c.
      * NULL for types that are always unpacked */

@@ -100,25 +100,29 @@ INLINE void store_sums(float *c, size_t apart, bool both) {
     _tile_stored(3, below + AMX_TILE, line);
 }
 
-/* of_w, of_x: terms of weights and of activations. Each is loaded once: weights' second by activations'
- * first, then first by first, then first by second. */
+/* A unit of rows and of columns; of_w, of_x: terms of weights and of activations. Each is loaded once: weights' second
+ * by activations' first, then first by first, then first by second. */
+INLINE void multiply_terms(int of_w, int of_x, const char *row, size_t stride,
+                           const struct panel_bf16 *panel, bool both) {
+    if (of_w == 2) multiply(row + ROW_BF16, stride, panel, both);
+    multiply(row, stride, of_w == 2 ? NULL : panel, both);
+    if (of_x == 2) multiply(NULL, 0, panel + 1, both);
+}
+/* apart: as that of store_sums. */
 INLINE void panel_amx(int of_w, int of_x, int64_t k, const char *row, size_t stride,
-                      const struct panel_bf16 *panel, bool both, float *c, bool add) {
+                      const struct panel_bf16 *panel, bool both, float *c, size_t apart, bool add) {
     begin_sums(c, both, add);
-    for (int64_t i = 0; i < k; i += BF16_UNIT, row += of_w * ROW_BF16, panel += of_x) {
-        if (of_w == 2) multiply(row + ROW_BF16, stride, panel, both);
-        multiply(row, stride, of_w == 2 ? NULL : panel, both);
-        if (of_x == 2) multiply(NULL, 0, panel + 1, both);
-    }
-    store_sums(c, 1, both);
+    for (int64_t i = 0; i < k; i += BF16_UNIT, row += of_w * ROW_BF16, panel += of_x)
+        multiply_terms(of_w, of_x, row, stride, panel, both);
+    store_sums(c, apart, both);
 }
 #define TILE_AMX(NAME, OF_W, OF_X)                                                                 \
     static void NAME(int64_t k, const void *row, size_t stride, const void *panel, int used,       \
                      float *c, bool add) {                                                         \
         if (used > AMX_TILE) {                                                                     \
-            panel_amx(OF_W, OF_X, k, row, stride, panel, true, c, add);                            \
+            panel_amx(OF_W, OF_X, k, row, stride, panel, true, c, 1, add);                         \
         } else {                                                                                   \
-            panel_amx(OF_W, OF_X, k, row, stride, panel, false, c, add);                           \
+            panel_amx(OF_W, OF_X, k, row, stride, panel, false, c, 1, add);                        \
         }                                                                                          \
     }
 TILE_AMX(tile_bf16, 1, 1)
@@ -127,21 +131,22 @@ TILE_AMX(tile_bf16_both, 2, 2)
 
 /* ---- weights of any type, by way of floats ---- */
 
+/* A unit, 16 floats and 16. */
+INLINE void terms_of_unit(int terms, v_f low, v_f high, char *row) {
+    const __m512i first = (__m512i)_mm512_cvtne2ps_pbh(high, low);
+    _mm512_storeu_si512(row, first);
+    if (terms == 1) return;
+    const v_f l = second_term(low, (__m256bh)_mm512_castsi512_si256(first));
+    const v_f h = second_term(high, (__m256bh)_mm512_extracti64x4_epi64(first, 1));
+    _mm512_storeu_si512(row + ROW_BF16, (__m512i)_mm512_cvtne2ps_pbh(h, l));
+}
 INLINE void terms_of_floats(int terms, const float *x, int64_t n, char *row) {
-    for (int64_t i = 0; i < n; i += BF16_UNIT, row += terms * ROW_BF16) {
-        const v_f v[2] = {n - i < VW ? v_load_n(x + i, n - i) : v_load(x + i),
-                          n - i <= VW         ? v_set1(0.0f)
-                          : n - i < BF16_UNIT ? v_load_n(x + i + VW, n - i - VW)
-                                              : v_load(x + i + VW)};
-        const __m512bh first = _mm512_cvtne2ps_pbh(v[1], v[0]);
-        memcpy(row, &first, sizeof first);
-        if (terms == 1) continue;
-        const __m512i bits = (__m512i)first;
-        const v_f low = second_term(v[0], (__m256bh)_mm512_castsi512_si256(bits));
-        const v_f high = second_term(v[1], (__m256bh)_mm512_extracti64x4_epi64(bits, 1));
-        const __m512bh second = _mm512_cvtne2ps_pbh(high, low);
-        memcpy(row + ROW_BF16, &second, sizeof second);
-    }
+    for (int64_t i = 0; i < n; i += BF16_UNIT, row += terms * ROW_BF16)
+        terms_of_unit(terms, n - i < VW ? v_load_n(x + i, n - i) : v_load(x + i),
+                      n - i <= VW         ? v_set1(0.0f)
+                      : n - i < BF16_UNIT ? v_load_n(x + i + VW, n - i - VW)
+                                          : v_load(x + i + VW),
+                      row);
 }
 static void one_term(const float *x, void *row, int64_t n) { terms_of_floats(1, x, n, row); }
 static void two_terms(const float *x, void *row, int64_t n) { terms_of_floats(2, x, n, row); }

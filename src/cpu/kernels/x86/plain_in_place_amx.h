@@ -6,45 +6,29 @@
 
 enum { PLAIN_IN_PLACE_ROWS = ROWS_APART * AMX_ROWS };
 
-INLINE void unpack_unit(int terms, const char *w, size_t stride,
-                        uint16_t (*to)[AMX_ROWS][BF16_UNIT]) {
-    UNROLL_16 for (int r = 0; r < AMX_ROWS; r++, w += stride) {
-        const uint16_t *from = (const void *)w;
-        const v_f low = v_load_f16(from), high = v_load_f16(from + VW);
-        const __m512i first = (__m512i)_mm512_cvtne2ps_pbh(high, low);
-        _mm512_store_si512(to[0][r], first);
-        if (terms == 1) continue;
-        const __m256bh of_low = (__m256bh)_mm512_castsi512_si256(first);
-        const __m256bh of_high = (__m256bh)_mm512_extracti64x4_epi64(first, 1);
-        const __m512bh second =
-            _mm512_cvtne2ps_pbh(second_term(high, of_high), second_term(low, of_low));
-        _mm512_store_si512(to[1][r], (__m512i)second);
-    }
-}
-
 /* 32 rows that lie `stride` bytes apart; theirs of c ROWS_APART. */
-INLINE void plain_rows(enum sheaf_type type, int terms, int64_t k, const char *w, size_t stride,
-                       const struct panel_bf16 *panel, bool both, float *c) {
-    _Alignas(64) uint16_t unpacked[2][2][AMX_ROWS][BF16_UNIT];
-    begin_sums(c, both, false);
+INLINE void f16_rows(int terms, int64_t k, const char *w, size_t stride,
+                     const struct panel_bf16 *panel, bool both, float *c) {
+    _Alignas(64) char unpacked[2][AMX_ROWS][2 * ROW_BF16];
     const int64_t units = k / BF16_UNIT;
-    if (type == SHEAF_TYPE_BF16) {
-        for (int64_t u = 0; u < units; u++, w += ROW_BF16, panel += terms) {
-            multiply(w, stride, panel, both);
-            if (terms == 2) multiply(NULL, 0, panel + 1, both);
+    begin_sums(c, both, false);
+    for (int64_t u = 0; u <= units; u++, w += ROW_BF16) {
+        UNROLL_16 for (int r = 0; r < AMX_ROWS && u < units; r++) {
+            const uint16_t *from = (const void *)(w + (size_t)r * stride);
+            terms_of_unit(terms, v_load_f16(from), v_load_f16(from + VW), unpacked[u % 2][r]);
         }
-    } else {
-        for (int64_t u = 0; u <= units; u++, w += ROW_BF16) {
-            if (u < units) unpack_unit(terms, w, stride, unpacked[u % 2]);
-            if (u == 0) continue;
-            const char *first = (const void *)unpacked[(u - 1) % 2][0];
-            if (terms == 2) multiply(first + sizeof unpacked[0][0], ROW_BF16, panel, both);
-            multiply(first, ROW_BF16, terms == 2 ? NULL : panel, both);
-            if (terms == 2) multiply(NULL, 0, panel + 1, both);
-            panel += terms;
-        }
+        if (u == 0) continue;
+        multiply_terms(terms, terms, unpacked[(u - 1) % 2][0], sizeof unpacked[0][0], panel, both);
+        panel += terms;
     }
     store_sums(c, ROWS_APART, both);
+}
+INLINE void plain_rows(enum sheaf_type type, int terms, int64_t k, const char *w, size_t stride,
+                       const struct panel_bf16 *panel, bool both, float *c) {
+    if (type == SHEAF_TYPE_BF16)
+        panel_amx(1, terms, k, w, stride, panel, both, c, ROWS_APART, false);
+    else
+        f16_rows(terms, k, w, stride, panel, both, c);
 }
 
 #define PLAIN_IN_PLACE(NAME, TYPE, TERMS)                                                          \
