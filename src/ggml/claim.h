@@ -8,7 +8,11 @@
 #ifndef SHEAF_GGML_CLAIM_H
 #define SHEAF_GGML_CLAIM_H
 
+#include <signal.h>
+
 #include "sheaf/sheaf.h"
+
+enum { GG_EXIT_ASKED = 128 + SIGTERM }; /* status of a program that its launcher has asked to end */
 
 /* Makes a claim for the programs that this process starts. A descriptor; -1 with errno. */
 int gg_claim_make(void);

@@ -89,15 +89,13 @@ static enum sheaf_status start_task(void *unused) {
     return st;
 }
 
-enum { EXIT_ASKED = 128 + SIGTERM }; /* status of a program that its launcher ends */
-
 static enum sheaf_status stop_task(void *unused) {
     (void)unused;
     sheaf_world_move_here();
     gg_engine_log(gg_driver.engine);
     if (gg_claim_has_end()) { /* a launcher that ends the job does not answer MPI_Finalize */
         fflush(NULL);
-        sheaf_world_expect_end(EXIT_ASKED);
+        sheaf_world_expect_end(GG_EXIT_ASKED);
     }
     if (!sheaf_world_failed()) gg_send(&(struct gg_command){.kind = GG_COMMAND_END}, NULL, NULL);
     gg_forget_all();

@@ -47,7 +47,6 @@ static const struct tool tool = {"sheaf-worker", synopsis, NULL, option_table,
 
 enum {
     EXIT_NO_PROGRAM = 127,
-    EXIT_ASKED = 128 + SIGTERM,
     PATH_BYTES = PATH_MAX,
     ASKED_SECONDS = 5,
     LATE_SECONDS = 20 /* programs load backends first; imports of Python may take 10 */
@@ -111,7 +110,7 @@ static char **environment(void) {
  * not told, because it alone was asked, ends by itself. */
 static void await_end(int number) {
     (void)number;
-    sheaf_world_expect_end(EXIT_ASKED);
+    sheaf_world_expect_end(GG_EXIT_ASKED);
     alarm(ASKED_SECONDS);
 }
 
