@@ -370,15 +370,22 @@ Test(run, chat_is_the_default_of_a_model_with_a_template) {
     cr_expect(strstr(out, "none of the known formats; the prompt is taken as raw text"), "%s", out);
 }
 
-/* Messages come from the standard input, on one process and on ranks that wait meanwhile; the same
- * answers come out. */
-Test(run, conversation) {
+/* The path of a model that can be talked to. */
+static const char *talk_model(void) {
+    static char path[128];
     struct sheaf__random_model_params p = sheaf__random_model_default_params();
-    char path[128], cmd[1024];
-    static char want[OUT];
     p.arch = "qwen2";
     snprintf(path, sizeof path, "%s/talk.gguf", dir);
     random_model(path, p);
+    return path;
+}
+
+/* Messages come from the standard input, on one process and on ranks that wait meanwhile; the same
+ * answers come out. */
+Test(run, conversation) {
+    char cmd[1024];
+    const char *path = talk_model();
+    static char want[OUT];
     for (int np = 0; np <= 2; np += 2) {
         char launch[128] = "";
         if (np)
@@ -402,11 +409,8 @@ Test(run, conversation) {
 
 /* So is one with a zero byte, which was cut there, and nothing is forgotten. */
 Test(run, a_message_with_a_zero_byte) {
-    struct sheaf__random_model_params p = sheaf__random_model_default_params();
-    char path[128], cmd[1024];
-    p.arch = "qwen2";
-    snprintf(path, sizeof path, "%s/talk.gguf", dir);
-    random_model(path, p);
+    char cmd[1024];
+    const char *path = talk_model();
     snprintf(cmd, sizeof cmd,
              "printf 'one\ntw\\0o\nthree\n' | '%s'/bin/sheaf-run -m %s -cnv -n 4 --temp 0 "
              "--ignore-eos 2> %s/err; s=$?; cat %s/err; exit $s",
@@ -419,11 +423,8 @@ Test(run, a_message_with_a_zero_byte) {
 
 /* A message that is longer than the context is left out, and the conversation goes on. */
 Test(run, a_message_that_does_not_fit) {
-    struct sheaf__random_model_params p = sheaf__random_model_default_params();
-    char path[128], cmd[1024];
-    p.arch = "qwen2";
-    snprintf(path, sizeof path, "%s/talk.gguf", dir);
-    random_model(path, p);
+    char cmd[1024];
+    const char *path = talk_model();
     snprintf(
         cmd, sizeof cmd,
         "{ echo one; seq 1000 | tr '\\n' ' '; echo; echo two; } | '%s'/bin/sheaf-run -m %s -cnv "
