@@ -67,9 +67,10 @@ static __device__ __forceinline__ void round_rest(const Attention &at, const Row
         round_lane(at, to, i, 0.0f);
 }
 
-/* A warp writes a row of a block, the query and the head of `from`, of what n_warps <= MOST warps found in keys of their
- * own: to dst and its columns, or, as a part of the keys, to F32 [e + 2, parts, rows] for join_kernel. of_row gives
- * of warp w the largest score most(w), the sum(w) of the weights, and value(w, i), the weighted sum of elements i. */
+/* A warp writes a row of a block, the query and the head of `from`, of what n_warps <= MOST warps
+ * found in keys of their own: to dst and its columns, or, as a part of the keys, to F32 [e + 2,
+ * parts, rows] for join_kernel. of_row gives of warp w the largest score most(w), the sum(w) of the
+ * weights, and value(w, i), the weighted sum of elements i. */
 template <int MOST, class OfRow>
 static __device__ __forceinline__ void write_row(const Attention &at, const Row &from,
                                                  const OfRow &of_row, int n_warps, float *partial) {

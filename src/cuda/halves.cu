@@ -10,7 +10,8 @@ enum { THREADS = 256, WARPS = THREADS / 32 };
 
 /* ---- block types ---- */
 
-/* Byte j of the word, signed, less `minus`: it becomes the low end of a float of 2^23 and more, so nothing is rounded. */
+/* Byte j of the word, signed, less `minus`: it becomes the low end of a float of 2^23 and more, so
+ * nothing is rounded. */
 HD float integer_at(uint32_t word, int j, int minus) {
 #ifdef __CUDA_ARCH__
     const uint32_t bits = __byte_perm(word ^ 0x80808080u, 0x4b000000u, 0x7540u | (unsigned)j);

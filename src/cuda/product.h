@@ -80,8 +80,8 @@ HD size_t column_half(int64_t chunks, int64_t column, int64_t block, int half) {
  * bit counts one. */
 HD uint32_t rounded_bits(float v, float scale) { return sheaf__f32_bits(v * scale + 12582912.0f); }
 
-/* What the elements of a block are multiplied by, of which `most` is the largest in size; what it keeps, with the sum of
- * its integers. */
+/* What the elements of a block are multiplied by, of which `most` is the largest in size; what it
+ * keeps, with the sum of its integers. */
 HD float block_scale(float most) { return most > 0.0f ? 127.0f / most : 0.0f; }
 HD float2 block_pair(float most, int sum) {
     float2 pair;

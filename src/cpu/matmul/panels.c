@@ -332,8 +332,8 @@ static void multiply_pass(const struct product *p, const struct matrix *m, const
                           int64_t rows, int64_t i, struct next next, int64_t q0, int64_t nq,
                           char *pass, float *sums) {
     const int64_t n = min_i64(p->pass, p->k - i);
-    /* Between tiles of AMX requests were slower: prompts of 256 tokens, F16 410 and 480 tokens/s, BF16 570 and 630, Q4_0
-     * 535 and 555 (Granite Rapids, November 2026). */
+    /* Between tiles of AMX requests were slower: prompts of 256 tokens, F16 410 and 480 tokens/s,
+     * BF16 570 and 630, Q4_0 535 and 555 (Granite Rapids, November 2026). */
     const bool at_once = p->kind->begin != NULL;
     if (nq > 1) unpack(p, w, rows, n, at_once ? next : (struct next){w, 0}, pass);
     for (int64_t q = 0; q < nq; q++) {

@@ -202,9 +202,10 @@ struct next_rows {
     const char *p;            /* the row */
     size_t at, bytes, stride; /* at: of its bytes, what was fetched */
 };
-/* If each pass over rows fetched the lines that it reads itself further on, memory would have nothing to do in the
- * second half of a pair of lines, which the hardware has fetched with the first: a value of 64 by eight rows in F16 took
- * 14.5 ns from memory, and takes 12.5 (Granite Rapids, November 2026). */
+/* If each pass over rows fetched the lines that it reads itself further on, memory would have
+ * nothing to do in the second half of a pair of lines, which the hardware has fetched with the
+ * first: a value of 64 by eight rows in F16 took 14.5 ns from memory, and takes 12.5 (Granite
+ * Rapids, November 2026). */
 INLINE void fetch_piece(struct next_rows *next, size_t bytes) {
     if (!next->p) return;
     prefetch(next->p + next->at, bytes);

@@ -1,18 +1,19 @@
-/* A part of kernels.h, of the AVX-512 table: quantized weights by several columns, 2, 4 or 8 at once, of
- * which some may be the first again.
+/* A part of kernels.h, of the AVX-512 table: quantized weights by several columns, 2, 4 or 8 at
+ * once, of which some may be the first again.
  *
- * A row's weights are unpacked once for all columns. Then what bounds is the two pipes that multiply: a
- * Zen 5 does two products of 64 bytes a cycle. So weights of fewer than 6 bits meet activations as
- * integers of 16 bits (VPDPWSSD), as many products as two digits of 8, with no shift between the digits
- * and signed weights, so that no offset is left: 256 weights and a column are 8 products, one conversion,
- * one permutation of scales, one multiply-add. Q8_0 and the types that become bytes keep three digits, those of pieces two.
- * Columns that are to be rounded are bytes, with half the products of words (ROUNDED: types that have such rows).
+ * A row's weights are unpacked once for all columns. Then what bounds is the two pipes that
+ * multiply: a Zen 5 does two products of 64 bytes a cycle. So weights of fewer than 6 bits meet
+ * activations as integers of 16 bits (VPDPWSSD), as many products as two digits of 8, with no shift
+ * between the digits and signed weights, so that no offset is left: 256 weights and a column are 8
+ * products, one conversion, one permutation of scales, one multiply-add. Q8_0 and the types that
+ * become bytes keep three digits, those of pieces two. Columns that are to be rounded are bytes,
+ * with half the products of words (ROUNDED: types that have such rows).
  *
- * Columns are multiplied in parts that stay in the first cache, for FEW_ROWS rows each, whose sums wait
- * in memory, in the lanes that they have.
+ * Columns are multiplied in parts that stay in the first cache, for FEW_ROWS rows each, whose sums
+ * wait in memory, in the lanes that they have.
  *
- * Invariant: a lane sums what a lane of the kernels of one column sums, and the lanes are added in that
- * order: the same bits. */
+ * Invariant: a lane sums what a lane of the kernels of one column sums, and the lanes are added in
+ * that order: the same bits. */
 
 enum {
     FEW_ROWS = 32,

@@ -1,6 +1,6 @@
-/* A part of amx.c: products of F16 and BF16 weights with few columns, from rows as they lie in memory, which the core
- * fetches itself (panels_in_place_amx.h). BF16 rows are tiles as they are; F16 rows become BF16 a unit at a time, a step
- * before they are multiplied.
+/* A part of amx.c: products of F16 and BF16 weights with few columns, from rows as they lie in
+ * memory, which the core fetches itself (panels_in_place_amx.h). BF16 rows are tiles as they are;
+ * F16 rows become BF16 a unit at a time, a step before they are multiplied.
  *
  * Invariant: the bits of panel_amx. */
 
