@@ -36,8 +36,8 @@ __attribute__((unused)) static int score_of_bf16(int score, int slow) {
 /* AMD from Zen 5 on (family 1Ah) to the first cache: by one column a Zen 5 reads BF16 at 40 GB/s so
  * and at 35 otherwise. A Zen 4 (19h, as Zen 3) has too few requests of its first cache under way,
  * read F16 at 12 to 19 GB/s instead of 23, and seems to drop requests of the second that come too
- * fast. Intel's Xeons of 2023 and later, which are those with AVX-512 FP16, 2 KiB ahead to the
- * first, if weights are Q8_0 or Q5_K (D149). */
+ * fast. Intel's Xeons of 2023 and later, which are those with AVX-512 FP16, to the first, 2.25 to 3
+ * KiB ahead (D159). */
 static enum sheaf__cpu_fetch way_to_fetch(void) {
     enum { AVX512_FP16 = 1 << 23 };
     unsigned a, b, c, d;

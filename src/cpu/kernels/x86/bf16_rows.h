@@ -8,12 +8,12 @@
  *
  * Invariant: lane j of a sum is elements 2 j and 2 j + 1 of each 32, in their order, whatever is computed beside
  * it. */
+#include "cpu/kernels/x86/fetch.h"
 
 enum {
     BF16_STEP = 32,
-    BF16_AHEAD = 8192, /* bytes */
-    BF16_GROUP = 32,   /* rows; F16 by 16, k = 2048: 59 us a MiB with 16, 54 with 32, 51 with 64 */
-    BF16_MOST = 8192,  /* elements of all columns: half of a first cache of 32 KiB */
+    BF16_GROUP = 32,  /* rows; F16 by 16, k = 2048: 59 us a MiB with 16, 54 with 32, 51 with 64 */
+    BF16_MOST = 8192, /* elements of all columns: half of a first cache of 32 KiB */
     BF16_KEPT = BF16_MOST / SHEAF__BF16_COLS, /* elements of a part, where there are two groups */
 };
 static_assert(BF16_KEPT % BF16_STEP == 0, "parts are whole steps");
@@ -100,7 +100,7 @@ INLINE void rows_bf16(enum sheaf_type type, int R, int C, int groups, int64_t k,
                       size_t w_stride, int64_t nr, const void *const *columns, int nc,
                       float *const *out) {
     const int64_t fit = BF16_MOST / (C * groups), part = k <= fit ? k : fit;
-    const size_t ahead = ahead_by(BF16_AHEAD, (size_t)part * sizeof(uint16_t), w_stride);
+    const size_t ahead = plain_ahead((size_t)part * sizeof(uint16_t), w_stride);
     __m512 sums[BF16_GROUP][2][2][SHEAF__TILE_COLS]; /* rows, group, row, column */
     uint16_t kept[2][BF16_KEPT];
     for (int64_t r0 = 0; r0 < nr; r0 += BF16_GROUP, w += BF16_GROUP * w_stride) {

@@ -283,12 +283,12 @@ INLINE void few_rows(enum sheaf_type type, enum sheaf__act act, int64_t k, const
 INLINE void few_columns(enum sheaf_type type, enum sheaf__act act, int64_t k, const void *w,
                         size_t w_stride, int64_t nr, const void *const *columns, int nc, int C,
                         float *const *out) {
-    const size_t ahead =
-        quantized_ahead(type, (size_t)few_part(act, k, C) * size_256(type) / SHEAF__QK_K, w_stride);
+    const size_t row = (size_t)few_part(act, k, C) * size_256(type) / SHEAF__QK_K;
     if (C == 1) {
-        BY_FETCH(type, ahead, few_rows(type, act, k, w, w_stride, nr, fetch, columns, nc, 1, out));
+        BY_FETCH(quantized_ahead(row, w_stride),
+                 few_rows(type, act, k, w, w_stride, nr, fetch, columns, nc, 1, out));
     } else {
-        const struct fetch fetch = fetch_few(type, ahead);
+        const struct fetch fetch = fetch_once(quantized_ahead(row, w_stride));
         few_rows(type, act, k, w, w_stride, nr, fetch, columns, nc, C, out);
     }
 }

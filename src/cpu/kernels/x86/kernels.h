@@ -21,7 +21,7 @@
  *   v_sum_twos v_sum_fours v_sum_eights   sums across eight vectors of such rows
  *   v_d                eight sums in double: v_zeros v_add_8 v_add_sq_8 v_lanes, the same lanes in
  *                      every table, so that sums have the same bits
- * The parts below (pairs.h, weights32.h, rows.h, panels.h, blocks.h, points.h, int24.h or int24_avx2.h,
+ * The parts below (fetch.h, pairs.h, weights32.h, rows.h, panels.h, blocks.h, points.h, int24.h or int24_avx2.h,
  * panels16.h, panels24.h, signed.h with pieces.h, eights.h and few.h or with halves.h and rows_of_lanes.h,
  * plain_few.h, panels_words.h, convert.h, panels8.h, panels16_avx2.h, lanes.h, attention.h, attention_few.h,
  * attention_q8.h with attention_q8_lanes.h) use these and each other in the order in which they are included.
@@ -40,86 +40,11 @@
 #include "quant/blocks.h"
 #include "quant/iq.h"
 
+#include "cpu/kernels/x86/fetch.h"
+
 /* ---- small vectors ---- */
 
 INLINE float f16(uint16_t h) { return _cvtsh_ss(h); }
-
-/* How far ahead of what is read now weights are fetched, for rows of `row` bytes that are read.
- * Rows mostly lie one after the other, and the hardware does not look across pages: without it a
- * core read Q4_0 at 28 GB/s from memory, with 4 KiB at 31, with 8 KiB at 34, and Q8_0 at 37 and 40
- * with 4 and 8 KiB (AMD EPYC, Zen 5, November 2026). */
-enum { PREFETCH_AHEAD = 8192, PREFETCH_NEAR = 2048 };
-INLINE size_t prefetch_ahead(size_t row, size_t w_stride) {
-    return ahead_by(PREFETCH_AHEAD, row, w_stride);
-}
-INLINE void prefetch(const char *p, size_t bytes) {
-    for (size_t i = 0; i < bytes; i += 64) _mm_prefetch(p + i, _MM_HINT_T1);
-}
-
-/* How weights that meet one column are fetched: to the first cache, or to the second, each line `times` times,
- * so far ahead each. `first` and `times` are constants after inlining. A Zen 4 seems to drop requests, the
- * more the faster a loop is (F16, AVX-512, k = 2048 and 5632: asked once 24 and 20 GB/s, twice 29 and 25,
- * three times 31 and 30; it streams at 33; November 2026). From its caches the kernels are slower so, F16 at
- * 44 to 49 GB/s instead of 58. */
-enum { FETCH_MOST = 3, FETCH_STEP = 4096 /* of plain floats */ };
-struct fetch {
-    size_t ahead[FETCH_MOST];
-    int times;
-    bool first;
-};
-INLINE struct fetch fetch_once(size_t ahead) {
-    return (struct fetch){.ahead = {ahead}, .times = 1};
-}
-INLINE struct fetch fetch_often(int times, size_t step, size_t row, size_t w_stride) {
-    struct fetch f = {.times = times};
-    UNROLL for (int t = 0; t < times; t++) f.ahead[t] =
-        ahead_by((size_t)(times - t) * step, row, w_stride);
-    return f;
-}
-INLINE void fetch_weights(struct fetch f, const char *p, size_t bytes) {
-    if (f.first) {
-        for (size_t i = 0; i < bytes; i += 64) _mm_prefetch(p + f.ahead[0] + i, _MM_HINT_T0);
-        return;
-    }
-    UNROLL for (int t = 0; t < f.times; t++) prefetch(p + f.ahead[t], bytes);
-}
-/* Types that a CPU of SHEAF__FETCH_NEAR fetches so: of the others two threads lose what one gains (D149). */
-INLINE bool fetched_near(enum sheaf_type type) {
-    const bool near = type == SHEAF_TYPE_Q8_0 || type == SHEAF_TYPE_Q5_K;
-    return near && sheaf__cpu_fetch == SHEAF__FETCH_NEAR;
-}
-/* Weights of a quantized type, in rows of so many bytes, lie so far ahead. */
-INLINE size_t quantized_ahead(enum sheaf_type type, size_t row, size_t w_stride) {
-    return ahead_by(fetched_near(type) ? PREFETCH_NEAR : PREFETCH_AHEAD, row, w_stride);
-}
-/* How those that meet a few columns are fetched. */
-INLINE struct fetch fetch_few(enum sheaf_type type, size_t ahead) {
-    return (struct fetch){{ahead}, 1, fetched_near(type)};
-}
-/* CALL with a `fetch` of one column, to the first cache or not. */
-#define BY_FETCH_TO(FIRST, AHEAD, CALL)                                                            \
-    do {                                                                                           \
-        if (FIRST) {                                                                               \
-            const struct fetch fetch = {{AHEAD}, 1, true};                                         \
-            CALL;                                                                                  \
-        } else {                                                                                   \
-            const struct fetch fetch = fetch_once(AHEAD);                                          \
-            CALL;                                                                                  \
-        }                                                                                          \
-    } while (0)
-#define BY_FETCH(TYPE, AHEAD, CALL)                                                                \
-    BY_FETCH_TO(sheaf__cpu_fetch == SHEAF__FETCH_FIRST || fetched_near(TYPE), AHEAD, CALL)
-/* The same of plain floats, in rows of so many bytes. */
-#define BY_FETCH_PLAIN(ROW, W_STRIDE, CALL)                                                        \
-    do {                                                                                           \
-        if (sheaf__cpu_fetch == SHEAF__FETCH_OFTEN) {                                              \
-            const struct fetch fetch = fetch_often(FETCH_MOST, FETCH_STEP, ROW, W_STRIDE);         \
-            CALL;                                                                                  \
-        } else {                                                                                   \
-            BY_FETCH_TO(sheaf__cpu_fetch == SHEAF__FETCH_FIRST, prefetch_ahead(ROW, W_STRIDE),     \
-                        CALL);                                                                     \
-        }                                                                                          \
-    } while (0)
 
 /* Bytes of 256 activations in digits or in bytes. */
 INLINE size_t act_size_256(enum sheaf__act act) {
@@ -336,24 +261,36 @@ INLINE void rows_plain_few(enum sheaf_type type, int64_t k, const char *w, size_
                            int64_t nr, const void *const *act, int C, float *const *out) {
     const size_t size = plain_size(type);
     const bool often = C == 1 && sheaf__cpu_fetch == SHEAF__FETCH_OFTEN;
-    const int64_t part = often && k > MOST_WHOLE ? PART : part_of(k, C);
+    const bool fits = fetched_near() && C * k <= 2 * MOST_WHOLE;
+    const int64_t part = often && k > MOST_WHOLE ? PART : fits ? k : part_of(k, C);
     const size_t row = (size_t)part * size;
     if (C == 1) {
         BY_FETCH_PLAIN(row, w_stride,
                        rows_plain(type, k, part, w, w_stride, nr, fetch, act, 1, out));
     } else {
-        const struct fetch fetch = fetch_once(prefetch_ahead(row, w_stride));
+        const struct fetch fetch = fetch_once(plain_ahead(row, w_stride));
         rows_plain(type, k, part, w, w_stride, nr, fetch, act, C, out);
     }
 }
+/* Functions of their own: together they would leave no registers for the addresses of four columns. */
+#define ROWS_PLAIN(NAME, TYPE, C)                                                                  \
+    __attribute__((noinline)) static void NAME(int64_t k, const void *w, size_t w_stride,          \
+                                               int64_t nr, const void *const *act,                 \
+                                               float *const *out) {                                \
+        rows_plain_few(TYPE, k, w, w_stride, nr, act, C, out);                                     \
+    }
 #define ROWS_DOT(NAME, TYPE)                                                                       \
+    ROWS_PLAIN(NAME##_1, TYPE, 1)                                                                  \
+    ROWS_PLAIN(NAME##_2, TYPE, 2)                                                                  \
+    ROWS_PLAIN(NAME##_3, TYPE, PLAIN_COLS - 1)                                                     \
+    ROWS_PLAIN(NAME##_4, TYPE, PLAIN_COLS)                                                         \
     static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \
                      const void *const *act, int nc, float *const *out) {                          \
         for (; nc >= PLAIN_COLS; nc -= PLAIN_COLS, act += PLAIN_COLS, out += PLAIN_COLS)           \
-            rows_plain_few(TYPE, k, w, w_stride, nr, act, PLAIN_COLS, out);                        \
-        if (nc == 3) rows_plain_few(TYPE, k, w, w_stride, nr, act, PLAIN_COLS - 1, out);           \
-        if (nc == 2) rows_plain_few(TYPE, k, w, w_stride, nr, act, 2, out);                        \
-        if (nc == 1) rows_plain_few(TYPE, k, w, w_stride, nr, act, 1, out);                        \
+            NAME##_4(k, w, w_stride, nr, act, out);                                                \
+        if (nc == 3) NAME##_3(k, w, w_stride, nr, act, out);                                       \
+        if (nc == 2) NAME##_2(k, w, w_stride, nr, act, out);                                       \
+        if (nc == 1) NAME##_1(k, w, w_stride, nr, act, out);                                       \
     }
 ROWS_DOT(rows_dot_f32, SHEAF_TYPE_F32)
 ROWS_DOT(rows_dot_f16, SHEAF_TYPE_F16)

@@ -592,18 +592,18 @@ LEVELS(FEW_SIGNED)
 /* One column, or four, of which some may be the first again: these functions are many. */
 INLINE void rows_signed(enum sheaf_type type, int64_t k, const void *w, size_t w_stride, int64_t nr,
                         const void *const *act, int nc, float *const *out) {
-    const size_t ahead = prefetch_ahead((size_t)k * size_256(type) / SHEAF__QK_K, w_stride);
+    const size_t bytes = (size_t)k * size_256(type) / SHEAF__QK_K;
     const char *row = w;
     const struct sheaf__act_digits *col[TILE];
     float sum[TILE];
     for (int c = 0; c < TILE; c++) col[c] = act[c < nc ? c : 0];
     if (nc == 1) {
-        BY_FETCH(type, ahead,
+        BY_FETCH(quantized_ahead(bytes, w_stride),
                  for (int64_t r = 0; r < nr; r++, row += w_stride)
                      digits_signed(type, k, row, fetch, col, 1, out[0] + r));
         return;
     }
-    const struct fetch fetch = fetch_once(ahead);
+    const struct fetch fetch = fetch_once(quantized_ahead(bytes, w_stride));
     for (int64_t r = 0; r < nr; r++, row += w_stride) {
         digits_signed(type, k, row, fetch, col, TILE, sum);
         for (int c = 0; c < nc; c++) out[c][r] = sum[c];

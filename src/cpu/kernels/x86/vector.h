@@ -19,13 +19,6 @@
 INLINE __m256i load256(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
 INLINE __m128i load128(const void *p) { return _mm_loadu_si128((const __m128i *)p); }
 
-/* How far ahead weights lie that are read so many bytes later, in rows of `row` bytes that are read. If these
- * are parts of longer rows, what comes next are the same parts of the next rows. */
-INLINE size_t ahead_by(size_t bytes, size_t row, size_t w_stride) {
-    if (row == 0 || w_stride < 2 * row) return bytes;
-    return (bytes + row - 1) / row * w_stride;
-}
-
 /* The first n < VW elements, zeros after them. */
 INLINE v_f v_load_n(const float *p, int64_t n) {
     float t[VW] = {0};
