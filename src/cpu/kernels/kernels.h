@@ -489,7 +489,7 @@ extern const struct sheaf__cpu_kernels sheaf__cpu_kernels_portable;
 enum sheaf__cpu_fetch {
     SHEAF__FETCH_SECOND, /* to the second cache */
     SHEAF__FETCH_FIRST,  /* to the first */
-    SHEAF__FETCH_NEAR,   /* to the first; less far ahead, by several columns, too */
+    SHEAF__FETCH_BOTH, /* to the second, and to the first a little ahead; by several columns, too */
     SHEAF__FETCH_OFTEN, /* plain floats and types with a scale for 32 to the second more than once */
 };
 extern enum sheaf__cpu_fetch sheaf__cpu_fetch;

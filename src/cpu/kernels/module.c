@@ -36,14 +36,14 @@ __attribute__((unused)) static int score_of_bf16(int score, int slow) {
 /* AMD from Zen 5 on (family 1Ah) to the first cache: by one column a Zen 5 reads BF16 at 40 GB/s so
  * and at 35 otherwise. A Zen 4 (19h, as Zen 3) has too few requests of its first cache under way,
  * read F16 at 12 to 19 GB/s instead of 23, and seems to drop requests of the second that come too
- * fast. Intel's Xeons of 2023 and later, which are those with AVX-512 FP16, to the first, 2.25 to 3
- * KiB ahead (D159). */
+ * fast. Intel's Xeons of 2023 and later, which are those with AVX-512 FP16, to both: requests of the
+ * first cache alone wait for memory in its few buffers (D159). */
 static enum sheaf__cpu_fetch way_to_fetch(void) {
     enum { AVX512_FP16 = 1 << 23 };
     unsigned a, b, c, d;
     if (!by_amd()) {
         const bool fp16 = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & AVX512_FP16);
-        return fp16 ? SHEAF__FETCH_NEAR : SHEAF__FETCH_SECOND;
+        return fp16 ? SHEAF__FETCH_BOTH : SHEAF__FETCH_SECOND;
     }
     if (!__get_cpuid(1, &a, &b, &c, &d)) return SHEAF__FETCH_SECOND;
     const unsigned base = a >> 8 & 15, family = base == 15 ? base + (a >> 20 & 255) : base;

@@ -256,7 +256,7 @@ static void pack(const struct product *p, const struct matrix *m, int64_t q, int
 }
 
 /* Weights that are unpacked soon, of rows as far apart as those of a. They are fetched to the second
- * cache (see prefetch_ahead of the kernels): the hardware does not see where they come from. */
+ * cache (see fetch.h of the kernels): the hardware does not see where they come from. */
 struct next {
     const char *w;
     size_t bytes; /* of a row */

@@ -100,7 +100,8 @@ INLINE void rows_bf16(enum sheaf_type type, int R, int C, int groups, int64_t k,
                       size_t w_stride, int64_t nr, const void *const *columns, int nc,
                       float *const *out) {
     const int64_t fit = BF16_MOST / (C * groups), part = k <= fit ? k : fit;
-    const size_t ahead = plain_ahead((size_t)part * sizeof(uint16_t), w_stride);
+    const struct fetch fetch = fetch_few((size_t)part * sizeof(uint16_t), w_stride);
+    const size_t ahead = fetch.ahead[fetch.times - 1]; /* to the second cache */
     __m512 sums[BF16_GROUP][2][2][SHEAF__TILE_COLS]; /* rows, group, row, column */
     uint16_t kept[2][BF16_KEPT];
     for (int64_t r0 = 0; r0 < nr; r0 += BF16_GROUP, w += BF16_GROUP * w_stride) {

@@ -502,10 +502,10 @@ INLINE void rows_by_eights(enum sheaf_type type, enum sheaf__act act, int64_t k,
                            float *const *out) {
     const size_t bytes = ROW_BYTES(type);
     if (sheaf__cpu_fetch == SHEAF__FETCH_OFTEN) {
-        const struct fetch fetch = fetch_often(2, PREFETCH_AHEAD, bytes, w_stride);
+        const struct fetch fetch = fetch_often(2, FETCH_AHEAD, bytes, w_stride);
         rows_eights(type, act, EIGHTS_ROWS, k, w, w_stride, nr, fetch, cols, nc, out);
     } else {
-        BY_FETCH(quantized_ahead(bytes, w_stride),
+        BY_FETCH(bytes, w_stride,
                  rows_eights(type, act, 1, k, w, w_stride, nr, fetch, cols, nc, out));
     }
 }

@@ -8,35 +8,29 @@ INLINE size_t ahead_by(size_t bytes, size_t row, size_t w_stride) {
     return (bytes + row - 1) / row * w_stride;
 }
 
-/* How far ahead of what is read now weights are fetched, for rows of `row` bytes that are read.
- * Rows mostly lie one after the other, and the hardware does not look across pages: without it a
- * core read Q4_0 at 28 GB/s from memory, with 4 KiB at 31, with 8 KiB at 34, and Q8_0 at 37 and 40
- * with 4 and 8 KiB (AMD EPYC, Zen 5, November 2026). Xeons: D159. */
-enum { PREFETCH_AHEAD = 8192, PREFETCH_NEAR = 2304, PREFETCH_NEAR_PLAIN = 3072 };
-INLINE bool fetched_near(void) { return sheaf__cpu_fetch == SHEAF__FETCH_NEAR; }
-INLINE size_t quantized_ahead(size_t row, size_t w_stride) {
-    return ahead_by(fetched_near() ? PREFETCH_NEAR : PREFETCH_AHEAD, row, w_stride);
-}
-INLINE size_t plain_ahead(size_t row, size_t w_stride) {
-    return ahead_by(fetched_near() ? PREFETCH_NEAR_PLAIN : PREFETCH_AHEAD, row, w_stride);
-}
+/* How far ahead of what is read now weights are fetched. Rows mostly lie one after the other, and the
+ * hardware does not look across pages: without it a core read Q4_0 at 28 GB/s from memory, with 4 KiB
+ * at 31, with 8 KiB at 34, and Q8_0 at 37 and 40 with 4 and 8 KiB (AMD EPYC, Zen 5, November 2026).
+ * BOTH: of SHEAF__FETCH_BOTH, to the first cache and to the second (D159). */
+enum { FETCH_AHEAD = 8192, FETCH_BOTH_FIRST = 1536, FETCH_BOTH_SECOND = 5120 };
 INLINE void prefetch(const char *p, size_t bytes) {
     for (size_t i = 0; i < bytes; i += 64) _mm_prefetch(p + i, _MM_HINT_T1);
 }
 
-/* How weights that meet one column are fetched: to the first cache, or to the second, each line `times` times,
- * so far ahead each. `first` and `times` are constants after inlining. A Zen 4 seems to drop requests, the
- * more the faster a loop is (F16, AVX-512, k = 2048 and 5632: asked once 24 and 20 GB/s, twice 29 and 25,
- * three times 31 and 30; it streams at 33; November 2026). From its caches the kernels are slower so, F16 at
- * 44 to 49 GB/s instead of 58. */
+/* How weights are fetched, `times` times, so far ahead each: to the second cache, or the first time to
+ * the first. `first` and `times` are constants after inlining where that counts. A Zen 4 seems to drop
+ * requests, the more the faster a loop is (F16, AVX-512, k = 2048 and 5632: asked once 24 and 20 GB/s,
+ * twice 29 and 25, three times 31 and 30; it streams at 33; November 2026). From its caches the kernels
+ * are slower so, F16 at 44 to 49 GB/s instead of 58. */
 enum { FETCH_MOST = 3, FETCH_STEP = 4096 /* of plain floats */ };
 struct fetch {
     size_t ahead[FETCH_MOST];
     int times;
     bool first;
 };
-INLINE struct fetch fetch_once(size_t ahead) {
-    return (struct fetch){.ahead = {ahead}, .times = 1};
+/* Of rows of `row` bytes that are read, w_stride apart. */
+INLINE struct fetch fetch_once(bool first, size_t row, size_t w_stride) {
+    return (struct fetch){{ahead_by(FETCH_AHEAD, row, w_stride)}, 1, first};
 }
 INLINE struct fetch fetch_often(int times, size_t step, size_t row, size_t w_stride) {
     struct fetch f = {.times = times};
@@ -44,31 +38,44 @@ INLINE struct fetch fetch_often(int times, size_t step, size_t row, size_t w_str
         ahead_by((size_t)(times - t) * step, row, w_stride);
     return f;
 }
-INLINE void fetch_weights(struct fetch f, const char *p, size_t bytes) {
-    if (f.first) {
-        for (size_t i = 0; i < bytes; i += 64) _mm_prefetch(p + f.ahead[0] + i, _MM_HINT_T0);
-        return;
-    }
-    UNROLL for (int t = 0; t < f.times; t++) prefetch(p + f.ahead[t], bytes);
+INLINE struct fetch fetch_both(size_t row, size_t w_stride) {
+    const size_t first = ahead_by(FETCH_BOTH_FIRST, row, w_stride);
+    return (struct fetch){{first, ahead_by(FETCH_BOTH_SECOND, row, w_stride)}, 2, true};
 }
-/* CALL with a `fetch` of one column, to the first cache or not. */
-#define BY_FETCH(AHEAD, CALL)                                                                      \
+/* Of weights that meet several columns. */
+INLINE struct fetch fetch_few(size_t row, size_t w_stride) {
+    return sheaf__cpu_fetch == SHEAF__FETCH_BOTH ? fetch_both(row, w_stride)
+                                                 : fetch_once(false, row, w_stride);
+}
+INLINE void fetch_weights(struct fetch f, const char *p, size_t bytes) {
+    UNROLL for (int t = 0; t < f.times; t++) {
+        const char *from = p + f.ahead[t];
+        for (size_t i = 0; i < bytes && t == 0 && f.first; i += 64)
+            _mm_prefetch(from + i, _MM_HINT_T0);
+        if (t > 0 || !f.first) prefetch(from, bytes);
+    }
+}
+/* CALL with a constant `fetch` of weights that meet one column. */
+#define BY_FETCH(ROW, W_STRIDE, CALL)                                                              \
     do {                                                                                           \
-        if (sheaf__cpu_fetch == SHEAF__FETCH_FIRST || fetched_near()) {                            \
-            const struct fetch fetch = {{AHEAD}, 1, true};                                         \
+        if (sheaf__cpu_fetch == SHEAF__FETCH_BOTH) {                                               \
+            const struct fetch fetch = fetch_both(ROW, W_STRIDE);                                  \
+            CALL;                                                                                  \
+        } else if (sheaf__cpu_fetch == SHEAF__FETCH_FIRST) {                                       \
+            const struct fetch fetch = fetch_once(true, ROW, W_STRIDE);                            \
             CALL;                                                                                  \
         } else {                                                                                   \
-            const struct fetch fetch = fetch_once(AHEAD);                                          \
+            const struct fetch fetch = fetch_once(false, ROW, W_STRIDE);                           \
             CALL;                                                                                  \
         }                                                                                          \
     } while (0)
-/* The same of plain floats, in rows of so many bytes. */
+/* The same of plain floats. */
 #define BY_FETCH_PLAIN(ROW, W_STRIDE, CALL)                                                        \
     do {                                                                                           \
         if (sheaf__cpu_fetch == SHEAF__FETCH_OFTEN) {                                              \
             const struct fetch fetch = fetch_often(FETCH_MOST, FETCH_STEP, ROW, W_STRIDE);         \
             CALL;                                                                                  \
         } else {                                                                                   \
-            BY_FETCH(plain_ahead(ROW, W_STRIDE), CALL);                                            \
+            BY_FETCH(ROW, W_STRIDE, CALL);                                                         \
         }                                                                                          \
     } while (0)

@@ -285,10 +285,10 @@ INLINE void few_columns(enum sheaf_type type, enum sheaf__act act, int64_t k, co
                         float *const *out) {
     const size_t row = (size_t)few_part(act, k, C) * size_256(type) / SHEAF__QK_K;
     if (C == 1) {
-        BY_FETCH(quantized_ahead(row, w_stride),
+        BY_FETCH(row, w_stride,
                  few_rows(type, act, k, w, w_stride, nr, fetch, columns, nc, 1, out));
     } else {
-        const struct fetch fetch = fetch_once(quantized_ahead(row, w_stride));
+        const struct fetch fetch = fetch_few(row, w_stride);
         few_rows(type, act, k, w, w_stride, nr, fetch, columns, nc, C, out);
     }
 }

@@ -261,14 +261,17 @@ INLINE void rows_plain_few(enum sheaf_type type, int64_t k, const char *w, size_
                            int64_t nr, const void *const *act, int C, float *const *out) {
     const size_t size = plain_size(type);
     const bool often = C == 1 && sheaf__cpu_fetch == SHEAF__FETCH_OFTEN;
-    const bool fits = fetched_near() && C * k <= 2 * MOST_WHOLE;
+    const bool fits = sheaf__cpu_fetch == SHEAF__FETCH_BOTH && C * k <= 2 * MOST_WHOLE;
     const int64_t part = often && k > MOST_WHOLE ? PART : fits ? k : part_of(k, C);
     const size_t row = (size_t)part * size;
     if (C == 1) {
         BY_FETCH_PLAIN(row, w_stride,
                        rows_plain(type, k, part, w, w_stride, nr, fetch, act, 1, out));
+    } else if (sheaf__cpu_fetch == SHEAF__FETCH_BOTH) {
+        const struct fetch fetch = fetch_both(row, w_stride);
+        rows_plain(type, k, part, w, w_stride, nr, fetch, act, C, out);
     } else {
-        const struct fetch fetch = fetch_once(plain_ahead(row, w_stride));
+        const struct fetch fetch = fetch_once(false, row, w_stride);
         rows_plain(type, k, part, w, w_stride, nr, fetch, act, C, out);
     }
 }

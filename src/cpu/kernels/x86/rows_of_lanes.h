@@ -45,10 +45,10 @@ INLINE void digits_row(enum sheaf_type type, enum sheaf__act act, int64_t k, con
         const int64_t part = part_of(k, nc);                                                       \
         const size_t row = (size_t)part * size_256(TYPE) / SHEAF__QK_K;                            \
         if (nc == 1) {                                                                             \
-            BY_FETCH(quantized_ahead(row, w_stride), DIGITS_PARTS(TYPE, ACT, 1));                  \
+            BY_FETCH(row, w_stride, DIGITS_PARTS(TYPE, ACT, 1));                                   \
             return;                                                                                \
         }                                                                                          \
-        const struct fetch fetch = fetch_once(quantized_ahead(row, w_stride));                     \
+        const struct fetch fetch = fetch_few(row, w_stride);                                       \
         if (nc == 2) {                                                                             \
             DIGITS_PARTS(TYPE, ACT, 2)                                                             \
         } else if (nc == 3) {                                                                      \

@@ -598,12 +598,12 @@ INLINE void rows_signed(enum sheaf_type type, int64_t k, const void *w, size_t w
     float sum[TILE];
     for (int c = 0; c < TILE; c++) col[c] = act[c < nc ? c : 0];
     if (nc == 1) {
-        BY_FETCH(quantized_ahead(bytes, w_stride),
+        BY_FETCH(bytes, w_stride,
                  for (int64_t r = 0; r < nr; r++, row += w_stride)
                      digits_signed(type, k, row, fetch, col, 1, out[0] + r));
         return;
     }
-    const struct fetch fetch = fetch_once(quantized_ahead(bytes, w_stride));
+    const struct fetch fetch = fetch_few(bytes, w_stride);
     for (int64_t r = 0; r < nr; r++, row += w_stride) {
         digits_signed(type, k, row, fetch, col, TILE, sum);
         for (int c = 0; c < nc; c++) out[c][r] = sum[c];
