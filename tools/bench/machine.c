@@ -14,9 +14,9 @@
  * 32 MiB of L3, so much was still there that a Zen 5 read 46 to 50 GB/s, and 40 to 43 of 256 MiB to
  * 1 GiB. Under a sanitizer the speed says nothing, and reading so much takes seconds. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { PASSES = 4, PART_MIB = 4 };
+enum { PASSES = 5, PART_MIB = 4 };
 #else
-enum { PASSES = 12, PART_MIB = 256 };
+enum { PASSES = 15, PART_MIB = 256 };
 #endif
 enum { MAX_THREADS = 1024 };
 static const size_t part_bytes = (size_t)PART_MIB << 20;
@@ -38,14 +38,16 @@ struct reader {
     bool failed;
 };
 
-/* Loops over a part: `streams` places at once, `ahead` bytes fetched before they are read. Which is
- * fastest depends on the core and on its neighbours (Zen 4 on large pages: one stream 23.5 GB/s,
- * two 25.8, with 4 KiB fetched ahead 14 to 24; Zen 5: 8 KiB ahead before 4 KiB; with fetching ahead
- * quantized rows are read faster), so passes take turns and the best one counts. */
+/* Loops over a part: `streams` places at once, `ahead` bytes fetched before they are read, and
+ * `far` bytes before, to the second cache. Which is fastest depends on the core and on its
+ * neighbours (Zen 4 on large pages: one stream 23.5 GB/s, two 25.8, with 4 KiB fetched ahead 14 to
+ * 24; Zen 5: 8 KiB ahead before 4 KiB; Granite Rapids: to both caches 17.0, the others 15.6; with
+ * fetching ahead quantized rows are read faster), so passes take turns and the best one counts. */
 struct loop {
-    size_t streams, ahead;
+    size_t streams, ahead, far;
 };
-static const struct loop loops[] = {{1, 0}, {2, 0}, {1, 4096}, {1, 8192}};
+static const struct loop loops[] = {
+    {1, 0, 0}, {2, 0, 0}, {1, 4096, 0}, {1, 8192, 0}, {1, 1536, 5120}};
 
 enum { WORDS = 32 }; /* that are summed apart: 4 vectors of 64 bytes */
 
@@ -54,13 +56,16 @@ enum { WORDS = 32 }; /* that are summed apart: 4 vectors of 64 bytes */
 __attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3")))
 #endif
 static uint64_t
-sum_words(const uint64_t *x, size_t n, size_t streams, size_t ahead) {
+sum_words(const uint64_t *x, size_t n, const struct loop *loop) {
+    const size_t streams = loop->streams, ahead = loop->ahead, far = loop->far;
     uint64_t s[WORDS] = {0};
     for (size_t i = 0; i + WORDS <= n / streams; i += WORDS) {
         for (size_t k = 0; k < streams; k++) {
             const uint64_t *p = x + k * (n / streams) + i;
             for (size_t j = 0; ahead && j < WORDS; j += 8)
                 __builtin_prefetch((const char *)(p + j) + ahead);
+            for (size_t j = 0; far && j < WORDS; j += 8)
+                __builtin_prefetch((const char *)(p + j) + far, 0, 2);
             for (size_t j = 0; j < WORDS; j++) s[j] += p[j];
         }
     }
@@ -91,8 +96,7 @@ static void *read_part(void *arg) {
         const struct loop *loop = &loops[(size_t)pass % (sizeof loops / sizeof *loops)];
         pthread_barrier_wait(&all->barrier);
         r->begin[pass] = sheaf__seconds();
-        if (r->data)
-            r->sum += sum_words(r->data, part_bytes / sizeof *r->data, loop->streams, loop->ahead);
+        if (r->data) r->sum += sum_words(r->data, part_bytes / sizeof *r->data, loop);
         r->end[pass] = sheaf__seconds();
     }
     free(r->data);
