@@ -50,9 +50,11 @@ INLINE struct fetch fetch_few(size_t row, size_t w_stride) {
 INLINE void fetch_weights(struct fetch f, const char *p, size_t bytes) {
     UNROLL for (int t = 0; t < f.times; t++) {
         const char *from = p + f.ahead[t];
-        for (size_t i = 0; i < bytes && t == 0 && f.first; i += 64)
-            _mm_prefetch(from + i, _MM_HINT_T0);
-        if (t > 0 || !f.first) prefetch(from, bytes);
+        if (t == 0 && f.first) {
+            for (size_t i = 0; i < bytes; i += 64) _mm_prefetch(from + i, _MM_HINT_T0);
+        } else {
+            prefetch(from, bytes);
+        }
     }
 }
 /* CALL with a constant `fetch` of weights that meet one column. */

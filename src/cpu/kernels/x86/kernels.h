@@ -267,7 +267,7 @@ INLINE void rows_plain_few(enum sheaf_type type, int64_t k, const char *w, size_
     if (C == 1) {
         BY_FETCH_PLAIN(row, w_stride,
                        rows_plain(type, k, part, w, w_stride, nr, fetch, act, 1, out));
-    } else if (sheaf__cpu_fetch == SHEAF__FETCH_BOTH) {
+    } else if (sheaf__cpu_fetch == SHEAF__FETCH_BOTH) { /* fetch_few would branch for each line */
         const struct fetch fetch = fetch_both(row, w_stride);
         rows_plain(type, k, part, w, w_stride, nr, fetch, act, C, out);
     } else {
