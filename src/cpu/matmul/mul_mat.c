@@ -26,11 +26,11 @@ enum {
     /* Columns longer than this are multiplied in parts, for GROUP rows each: a column of 14336 does
      * not stay in the first cache beside the weights, and one thread then read Q4_0 at 8 GB/s and
      * Q8_0 at 15 instead of 30 and 32 (the same machine). In three digits one of 8192 does not stay
-     * in 32 KiB: a Zen 4 read Q8_0 at 20 GB/s, in parts at 31. Parts are whole units of every
-     * format. */
+     * in 32 KiB: a Zen 4 read Q8_0 at 20 GB/s, in parts at 31. Parts are as long as they may be (D161) and whole
+     * units of every format. */
     MAX_WHOLE = 8192,
     MAX_WHOLE_OF_3 = 6144,
-    MAX_PART = 4096,
+    MAX_PART_OF_FLOATS = 4096,
     PART_UNIT = SHEAF__SEGMENT,
     GROUP = 32,
     /* Converted columns that begin whole KiB apart share few sets of the first cache: F16 by 16
@@ -163,11 +163,14 @@ static void multiply(const struct columns *c, const struct sheaf_tensor *a, cons
                      int64_t rows, const void *const *act, int nc, float *const *out) {
     const size_t stride = a->nb[1];
     const bool three = c->act == SHEAF__ACT_DIGITS && sheaf__digits_used(c->order) == 3;
-    if (c->k <= (three ? MAX_WHOLE_OF_3 : MAX_WHOLE)) {
+    const bool floats = c->act == SHEAF__ACT_F32 || c->act == SHEAF__ACT_BF16;
+    const int64_t whole = three ? MAX_WHOLE_OF_3 : MAX_WHOLE;
+    if (c->k <= whole) {
         c->rows_dot(c->k, w, stride, rows, act, nc, out);
         return;
     }
-    const int64_t parts = (c->k + MAX_PART - 1) / MAX_PART, even = (c->k + parts - 1) / parts;
+    const int64_t most = floats ? MAX_PART_OF_FLOATS : whole;
+    const int64_t parts = (c->k + most - 1) / most, even = (c->k + parts - 1) / parts;
     const int64_t part = (even + PART_UNIT - 1) / PART_UNIT * PART_UNIT;
     for (int64_t r0 = 0; r0 < rows; r0 += GROUP, w += GROUP * stride) {
         const int64_t n = min_i64(GROUP, rows - r0);

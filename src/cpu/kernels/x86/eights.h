@@ -16,12 +16,12 @@
  *
  * Invariant: as in int24.h. */
 
-enum { EIGHTS_ROWS = 2 }; /* most at once by one column */
+enum { EIGHTS_ROWS = 3 }; /* most at once by one column */
 
 /* Eight blocks of 32. */
 struct eight {
     __m512i q[4]; /* unsigned by an offset */
-    __m512 d, m;  /* scales, and mins of Q4_1, Q5_1 and K, of each lane's block */
+    __m512 d, m;  /* scales (scale_eight), and mins of Q4_1, Q5_1 and K, of each lane's block */
 };
 
 /* Types of 32 whose nibbles are weights. */
@@ -149,7 +149,8 @@ INLINE void eight_of_4(enum sheaf_type type, const char *w, int n, __m512i *nibb
     const int quad = 4 * (int)block_size_32(type);
     __m512i a = load_n(w, n * quad / 4);
     __m512i b = load_n(w + quad, n * quad / 4 - quad);
-    __asm__("" : "+v"(a), "+v"(b)); /* not to be loaded twice: they cross lines of the cache */
+    LOADED_ONCE(a); /* they cross lines of the cache */
+    LOADED_ONCE(b);
     const __m512i s = _mm512_permutex2var_epi16(a, load512(at->scales), b);
     __m512i first = _mm512_permutex2var_epi16(a, load512(at->first), b);
     __m512i last = _mm512_permutex2var_epi16(a, load512(at->last), b);
@@ -176,7 +177,8 @@ INLINE void eight_of_5(enum sheaf_type type, const char *w, int n, struct eight 
     UNROLL for (int i = 0; i < 2; i++) {
         const int there = n * quad / 4 - i * quad;
         __m512i a = load_n(w + i * quad, there), b = load_n(w + i * quad + last, there - last);
-        __asm__("" : "+v"(a), "+v"(b));
+        LOADED_ONCE(a);
+        LOADED_ONCE(b);
         of_quads[i] = _mm512_permutex2var_epi16(a, load512(at->nibbles), b);
         fifths[i] = _mm512_permutex2var_epi16(a, load512(at->fifths), b);
         s[i] = _mm512_permutex2var_epi16(a, load512(at->scales), b);
@@ -273,19 +275,29 @@ INLINE void eight_of_8(const char *w, __m512i *q) {
     q[3] = _mm512_shuffle_i64x2(odd[0], odd[1], 0xdd);
 }
 
+/* Are the scales of a type exponents of two? */
+#if defined(KERNELS_VBMI)
+INLINE bool by_exponents(enum sheaf_type type) { return type == SHEAF_TYPE_MXFP4; }
+#else
+INLINE bool by_exponents(enum sheaf_type type) { return type == SHEAF_TYPE_COUNT; }
+#endif
+/* d times the scales of eight blocks. */
+INLINE v_f scale_eight(enum sheaf_type type, const struct eight *x, v_f d) {
+    return by_exponents(type) ? v_ldexp(d, x->d) : v_mul(x->d, d);
+}
+
 /* 256 weights of MXFP4: nibbles and scales. */
 INLINE void eight_of_mxfp4(const char *w, __m512i *nibbles, struct eight *x) {
 #if defined(KERNELS_VBMI)
     __m512i a = load512(w), b = load512(w + 64);
-    __asm__("" : "+v"(a), "+v"(b)); /* not to be loaded again for each permutation */
+    LOADED_ONCE(a);
+    LOADED_ONCE(b);
     const __m512i last = _mm512_permutex2var_epi8(a, load512(mxfp4_last), b);
     const __m512i e =
         _mm512_maskz_permutex2var_epi8(0x1111111111111111, a, load512(mxfp4_exponents), b);
     nibbles[0] = _mm512_permutex2var_epi8(a, load512(mxfp4_first), b);
     nibbles[1] = with_qword(last, 7, w + 128);
-    /* 2^(e - 128), also where it is subnormal */
-    x->d = _mm512_scalef_ps(v_set1(1.0f),
-                            _mm512_cvtepi32_ps(_mm512_sub_epi32(e, _mm512_set1_epi32(128))));
+    x->d = _mm512_cvtepi32_ps(_mm512_sub_epi32(e, _mm512_set1_epi32(128)));
 #else
     const __m512i at = load512(quad_mxfp4);
     const char *second = w + size_256(SHEAF_TYPE_MXFP4) / 2;
@@ -314,23 +326,28 @@ INLINE void low_and_high_levels(enum sheaf_type type, const __m512i *nibbles, __
 #endif
 }
 
-/* A block of Q4_K or Q5_K. The high nibbles of Q4_K stay where they are, 16 times themselves (end_eights). */
+/* A block of Q4_K or Q5_K. Weights of odd blocks are shifted as little as their bits allow (k_odd_times). */
+INLINE int k_odd_times(enum sheaf_type type) { return type == SHEAF_TYPE_Q5_K ? 2 : 16; }
 INLINE void eight_of_k(enum sheaf_type type, const char *w, struct eight *x) {
     const bool five = type == SHEAF_TYPE_Q5_K;
-    const __m512i low = _mm512_set1_epi8(15), bit4 = _mm512_set1_epi8(16);
+    const __m512i low = _mm512_set1_epi8(15);
     const __m512i to_bit4 = _mm512_setr_epi64(4, 4, 2, 2, 0, 0, 62, 62); /* from 0, 2, 4, 6 */
     const char *qs = w + size_256(type) - SHEAF__QK_K / 2;
-    const __m512i x0 = load512(qs), x1 = load512(qs + 64), s = (__m512i)k_scales(w);
+    const __m512i s = (__m512i)k_scales(w);
+    __m512i x0 = load512(qs), x1 = load512(qs + 64);
+    LOADED_ONCE(x0);
+    LOADED_ONCE(x1);
     const __m512i q[2] = {_mm512_shuffle_i64x2(x0, x1, 0x88), _mm512_shuffle_i64x2(x0, x1, 0xdd)};
     UNROLL for (int i = 0; i < 2; i++) { /* 16 bytes of each 32 */
-        __m512i even = _mm512_and_si512(q[i], low);
-        __m512i odd = five ? and15_512(_mm512_srli_epi16(q[i], 4)) : _mm512_andnot_si512(low, q[i]);
-        if (five) {
+        __m512i even = _mm512_and_si512(q[i], low), odd = _mm512_andnot_si512(low, q[i]);
+        if (five) { /* bits 4 and 5 of h are the fifth ones of even and odd blocks */
             const struct sheaf__block_q5_k *b = (const void *)w;
             const __m512i h =
                 _mm512_rolv_epi64(_mm512_broadcast_i32x4(load128(b->qh + 16 * i)), to_bit4);
-            even = _mm512_ternarylogic_epi64(even, h, bit4, 0xf8); /* even | h & 16 */
-            odd = _mm512_ternarylogic_epi64(odd, _mm512_srli_epi16(h, 1), bit4, 0xf8);
+            odd = _mm512_srli_epi16(odd, 3);
+            even =
+                _mm512_ternarylogic_epi64(even, h, _mm512_set1_epi8(16), 0xf8); /* even | h & 16 */
+            odd = _mm512_ternarylogic_epi64(odd, h, _mm512_set1_epi8(32), 0xf8);
         }
         eight_of_quads(even, odd, x->q + 2 * i);
     }
@@ -370,7 +387,10 @@ INLINE void unpack_eight(enum sheaf_type type, const char *w, int n, struct eigh
     } else if (type == SHEAF_TYPE_IQ4_XS) {
         const struct sheaf__block_iq4_xs *b = (const void *)w;
         x->d = lanes_of_blocks(scales_32(type, w));
-        eight_of_quads(load512(b->qs), load512(b->qs + 64), nibbles);
+        __m512i q0 = load512(b->qs), q1 = load512(b->qs + 64);
+        LOADED_ONCE(q0);
+        LOADED_ONCE(q1);
+        eight_of_quads(q0, q1, nibbles);
         low_and_high_levels(type, nibbles, x->q);
     } else {
         x->d = lanes_of_blocks(scales_32(type, w));
@@ -387,40 +407,45 @@ INLINE int blocks_of_rest(enum sheaf_type type, bool long_row, int n, const char
 
 /* ---- rows of one column ---- */
 
-/* Lanes of 16 products of R rows with the digits of y. */
-INLINE void dot_eight(enum sheaf_type type, int R, const struct eight *x,
-                      const struct sheaf__act_digits *y, v_f *dot) {
-    const bool three = type == SHEAF_TYPE_Q8_0;
+/* Vector v of digit j of 256 activations, and minus the sums of such digits in each lane. */
+INLINE __m512i digit_eight(enum sheaf__act act, const void *y, int v, int j) {
+    return load512(act == SHEAF__ACT_BYTES ? ((const struct sheaf__act_bytes *)y)->x + 64 * v
+                                           : ((const struct sheaf__act_digits *)y)->digit[v][j]);
+}
+INLINE __m512i minus_eight(enum sheaf__act act, const void *y, int j) {
+    return load512(act == SHEAF__ACT_BYTES ? ((const struct sheaf__act_bytes *)y)->minus_sums
+                                           : ((const struct sheaf__act_digits *)y)->minus_sums[j]);
+}
+
+/* Lanes of 16 products of R rows with 256 activations in digits or bytes. Of two digits the sums of the second
+ * take the offset of both, of three those of the second and the third. */
+INLINE void dot_eight(enum sheaf_type type, enum sheaf__act act, int R, const struct eight *x,
+                      const void *y, v_f *dot) {
+    enum { DIGITS = 3 };
+    const int n = act == SHEAF__ACT_BYTES ? 1 : type == SHEAF_TYPE_Q8_0 ? 3 : 2;
     /* chains of their own, as each product waits for the one before */
-    __m512i high[EIGHTS_ROWS], mid[EIGHTS_ROWS], low[EIGHTS_ROWS];
-    __m512i minus[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
-    if (offset_eight(type)) {
-        const unsigned bits = (unsigned)__builtin_ctz((unsigned)offset_eight(type));
-        minus[0] = _mm512_slli_epi32(load512(y->minus_sums[0]), bits);
-        if (three) minus[1] = _mm512_slli_epi32(load512(y->minus_sums[1]), bits);
-    }
-    UNROLL for (int r = 0; r < R; r++) {
-        high[r] = _mm512_setzero_si512();
-        mid[r] = minus[0];
-        low[r] = minus[1];
+    __m512i sum[EIGHTS_ROWS][DIGITS];
+    UNROLL for (int j = 0; j < n; j++) {
+        __m512i from = _mm512_setzero_si512();
+        if (offset_eight(type) && (j > 0 || n == 1)) {
+            const unsigned bits = (unsigned)__builtin_ctz((unsigned)offset_eight(type));
+            from = _mm512_slli_epi32(minus_eight(act, y, j > 0 ? j - 1 : 0), bits);
+        }
+        UNROLL for (int r = 0; r < R; r++) sum[r][j] = from;
     }
     UNROLL for (int v = 0; v < 4; v++) {
-        __m512i h = load512(y->digit[v][0]), m = load512(y->digit[v][1]);
-        __m512i l = three ? load512(y->digit[v][2]) : h;
-        if (R > 1) {
-            LOADED_ONCE(h);
-            LOADED_ONCE(m);
-            LOADED_ONCE(l);
-        }
-        UNROLL for (int r = 0; r < R; r++) {
-            high[r] = _mm512_dpbusd_epi32(high[r], x[r].q[v], h);
-            mid[r] = _mm512_dpbusd_epi32(mid[r], x[r].q[v], m);
-            if (three) low[r] = _mm512_dpbusd_epi32(low[r], x[r].q[v], l);
+        UNROLL for (int j = 0; j < n; j++) {
+            __m512i digit = digit_eight(act, y, v, j);
+            if (R > 1) LOADED_ONCE(digit);
+            UNROLL for (int r = 0; r < R; r++) sum[r][j] =
+                _mm512_dpbusd_epi32(sum[r][j], x[r].q[v], digit);
         }
     }
     UNROLL for (int r = 0; r < R; r++) {
-        dot[r] = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high[r], 8), mid[r]));
-        if (three) dot[r] = v_fma(dot[r], v_set1(256.0f), _mm512_cvtepi32_ps(low[r]));
+        __m512i *s = sum[r];
+        if (n > 1) s[0] = _mm512_add_epi32(_mm512_slli_epi32(s[0], 8), s[1]);
+        dot[r] = _mm512_cvtepi32_ps(s[0]);
+        if (n > 2) dot[r] = v_fma(dot[r], v_set1(256.0f), _mm512_cvtepi32_ps(s[2]));
     }
 }
 
@@ -431,16 +456,10 @@ INLINE v_f mins_of_eight(enum sheaf_type type, v_f m, const float *lane_sums, v_
 /* The lanes of a row from the sums of its products and of its mins. */
 INLINE v_f end_eights(enum sheaf_type type, v_f acc, v_f mins) {
     if (!eights_have_mins(type)) return acc;
-    if (type != SHEAF_TYPE_Q4_K) return v_add(mins, acc);
-    const v_f part = _mm512_broadcast_f32x4(_mm_setr_ps(1.0f, 1.0f, 1.0f / 16, 1.0f / 16));
+    if (!is_k(type)) return v_add(mins, acc);
+    const float odd = 1.0f / (float)k_odd_times(type);
+    const v_f part = _mm512_broadcast_f32x4(_mm_setr_ps(1.0f, 1.0f, odd, odd));
     return v_fma(acc, part, mins);
-}
-
-/* What sums of rounded products begin with because of the offset. */
-INLINE __m512i less_of_eight(enum sheaf_type type, const struct sheaf__act_bytes *y) {
-    if (!offset_eight(type)) return _mm512_setzero_si512();
-    const unsigned bits = (unsigned)__builtin_ctz((unsigned)offset_eight(type));
-    return _mm512_slli_epi32(load512(y->minus_sums), bits);
 }
 
 /* The first n <= 8 blocks of R rows at w by y. */
@@ -457,11 +476,9 @@ INLINE void digits_eight(enum sheaf_type type, enum sheaf__act act, int R, const
         fetch_weights(fetch, w + (size_t)r * w_stride, size_256(type));
         unpack_eight(type, w + (size_t)r * w_stride, n, &x[r]);
     }
-    UNROLL for (int r = 0; r < R && rounded; r++) dot[r] =
-        dot_bytes(less_of_eight(type, bytes), x[r].q, bytes);
-    if (!rounded) dot_eight(type, R, x, digits, dot);
+    dot_eight(type, act, R, x, y, dot);
     UNROLL for (int r = 0; r < R; r++) {
-        acc[r] = v_fma(dot[r], v_mul(x[r].d, d), acc[r]);
+        acc[r] = v_fma(dot[r], scale_eight(type, &x[r], d), acc[r]);
         if (eights_have_mins(type)) mins[r] = mins_of_eight(type, x[r].m, sums, mins[r]);
     }
 }
@@ -495,14 +512,14 @@ INLINE void rows_eights(enum sheaf_type type, enum sheaf__act act, int R, int64_
             digits_eights(type, act, 1, k, row, w_stride, fetch, cols[c], out[c] + r);
     }
 }
-/* A CPU that loads 64 bytes once a cycle (Zen 4) multiplies two rows at once, which share the loads of the
- * column. They are read at two places, so they are fetched from farther away. */
+/* A CPU that loads 64 bytes once a cycle (Zen 4) multiplies three rows at once, which share the loads of the
+ * column (D160). */
 INLINE void rows_by_eights(enum sheaf_type type, enum sheaf__act act, int64_t k, const void *w,
                            size_t w_stride, int64_t nr, const void *const *cols, int nc,
                            float *const *out) {
     const size_t bytes = ROW_BYTES(type);
     if (sheaf__cpu_fetch == SHEAF__FETCH_OFTEN) {
-        const struct fetch fetch = fetch_often(2, FETCH_AHEAD, bytes, w_stride);
+        const struct fetch fetch = fetch_together(EIGHTS_ROWS, bytes, w_stride);
         rows_eights(type, act, EIGHTS_ROWS, k, w, w_stride, nr, fetch, cols, nc, out);
     } else {
         BY_FETCH(bytes, w_stride,

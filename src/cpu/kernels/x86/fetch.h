@@ -38,6 +38,13 @@ INLINE struct fetch fetch_often(int times, size_t step, size_t row, size_t w_str
         ahead_by((size_t)(times - t) * step, row, w_stride);
     return f;
 }
+/* Twice, of so many rows that are read at once: what is read after them are the next ones, so the distance is a
+ * multiple of them all. */
+INLINE struct fetch fetch_together(int rows, size_t row, size_t w_stride) {
+    const size_t all = (size_t)rows * row;
+    const size_t step = all == 0 ? FETCH_AHEAD : (FETCH_AHEAD + all - 1) / all * all;
+    return fetch_often(2, step, row, w_stride);
+}
 INLINE struct fetch fetch_both(size_t row, size_t w_stride) {
     const size_t first = ahead_by(FETCH_BOTH_FIRST, row, w_stride);
     return (struct fetch){{first, ahead_by(FETCH_BOTH_SECOND, row, w_stride)}, 2, true};
@@ -50,6 +57,7 @@ INLINE struct fetch fetch_few(size_t row, size_t w_stride) {
 INLINE void fetch_weights(struct fetch f, const char *p, size_t bytes) {
     UNROLL for (int t = 0; t < f.times; t++) {
         const char *from = p + f.ahead[t];
+        __asm__("" : "+r"(from)); /* gcc would keep an offset for each line in a register */
         if (t == 0 && f.first) {
             for (size_t i = 0; i < bytes; i += 64) _mm_prefetch(from + i, _MM_HINT_T0);
         } else {

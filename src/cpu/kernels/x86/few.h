@@ -51,6 +51,10 @@ INLINE const float *few_d(enum sheaf__act act, const struct few *f, int c, int64
            : act == SHEAF__ACT_BYTES ? f->bytes[c][b].d
                                      : f->digits[c][b].d;
 }
+/* Number b of column c, in bytes or digits. */
+INLINE const void *few_column(enum sheaf__act act, const struct few *f, int c, int64_t b) {
+    return act == SHEAF__ACT_BYTES ? (const void *)&f->bytes[c][b] : (const void *)&f->digits[c][b];
+}
 /* Columns go by pairs. */
 INLINE int pairs_of_columns(int C) { return (C + 1) / 2; }
 
@@ -115,17 +119,16 @@ INLINE void row_eights(enum sheaf_type type, enum sheaf__act act, int64_t k, con
         unpack_eight(type, w, n, &x);
         UNROLL for (int v = 0; v < 4 && act == SHEAF__ACT_WORDS; v++)
             words_of_bytes(x.q[v], offset_eight(type), q + 2 * v);
-        UNROLL for (int p = 0; p < pairs_of_columns(C); p++) t[p] = v_mul(x.d, scales[p]);
+        UNROLL for (int p = 0; p < pairs_of_columns(C); p++) t[p] =
+            scale_eight(type, &x, scales[p]);
         UNROLL_8 for (int c = 0; c < C; c++) {
             const v_f d =
                 c % 2 ? _mm512_permute_ps(t[c / 2], 0xf5) : _mm512_permute_ps(t[c / 2], 0xa0);
             v_f dot;
             if (act == SHEAF__ACT_WORDS)
                 dot = dot_words(q, &f->words[c][b]);
-            else if (act == SHEAF__ACT_BYTES)
-                dot = dot_bytes(less_of_eight(type, &f->bytes[c][b]), x.q, &f->bytes[c][b]);
             else
-                dot_eight(type, 1, &x, &f->digits[c][b], &dot);
+                dot_eight(type, act, 1, &x, few_column(act, f, c, b), &dot);
             acc[c] = v_fma(dot, d, acc[c]);
             if (!eights_have_mins(type)) continue;
             const float *sums =
@@ -145,9 +148,7 @@ INLINE void row_pieces(enum sheaf_type type, enum sheaf__act act, int64_t k, con
         fetch_weights(fetch, w, size_256(type));
         unpack_pieces(type, w, q, &s, &m);
         UNROLL_8 for (int c = 0; c < C; c++) {
-            const void *y = act == SHEAF__ACT_BYTES ? (const void *)&f->bytes[c][b]
-                                                    : (const void *)&f->digits[c][b];
-            add_pieces(type, act, q, s, m, y, &acc[c], &acc[C + c]);
+            add_pieces(type, act, q, s, m, few_column(act, f, c, b), &acc[c], &acc[C + c]);
         }
     }
 }

@@ -2,18 +2,20 @@
 
 /* Of Q4_K and Q5_K at w the scales of blocks 2 g and 2 g + 1, then their mins, times d and dmin, in 128
  * bits g: spreading them is a shuffle within 128 bits, of which a Zen 4 has more than of others. The bytes
- * behind the two halves are a[4], b[4], c[4] (sheaf__k_scale_min). */
+ * behind the two halves are a[4], b[4], c[4] (sheaf__k_scale_min). They are taken apart in general registers: these
+ * loops have too many instructions on vectors. */
 INLINE __m512 k_scales(const char *w) {
+    const uint32_t low6 = 0x3f3f3f3f, low4 = 0x0f0f0f0f, bits45 = 0x30303030;
     const __m128i x = load128(w);
-    const __m128i lows = _mm_setr_epi8(4, 5, 8, 9, 6, 7, 10, 11, 12, 13, 12, 13, 14, 15, 14, 15);
-    const __m128i tops = _mm_setr_epi8(-1, -1, -1, -1, -1, -1, -1, -1, 4, 5, 8, 9, 6, 7, 10, 11);
-    const __m128i take = _mm_setr_epi32(0x3f3f3f3f, 0x3f3f3f3f, 0x0f0f0f0f, 0x0f0f0f0f);
-    const __m128i low =
-        _mm_srlv_epi16(_mm_shuffle_epi8(x, lows), _mm_setr_epi16(0, 0, 0, 0, 0, 4, 0, 4));
-    const __m128i top = _mm_srli_epi16(_mm_shuffle_epi8(x, tops), 2);
-    /* low & take | top & 0x30 */
+    uint32_t a, b, c;
+    memcpy(&a, w + 4, sizeof a);
+    memcpy(&b, w + 8, sizeof b);
+    memcpy(&c, w + 12, sizeof c);
+    uint64_t scales = (uint64_t)((c & low4) | (a >> 2 & bits45)) << 32 | (a & low6);
+    uint64_t mins = (uint64_t)((c >> 4 & low4) | (b >> 2 & bits45)) << 32 | (b & low6);
+    __asm__("" : "+r"(scales), "+r"(mins)); /* gcc would do it in vectors */
     const __m128i all =
-        _mm_ternarylogic_epi32(_mm_and_si128(low, take), top, _mm_set1_epi8(0x30), 0xf8);
+        _mm_unpacklo_epi16(_mm_cvtsi64_si128((int64_t)scales), _mm_cvtsi64_si128((int64_t)mins));
     const __m512i first_or_second = _mm512_broadcast_i32x4(_mm_setr_epi32(0, 0, 1, 1));
     const __m512 d =
         _mm512_permutexvar_ps(first_or_second, _mm512_castps128_ps512(_mm_cvtph_ps(x)));
