@@ -56,15 +56,18 @@ INLINE void end_bf16(int R, int C, __m512 (*sums)[SHEAF__TILE_COLS], int64_t row
     }
 }
 
-/* acc += products of n elements of R rows with C columns, zeros after the last; fetches ahead, if not 0. */
+/* acc += products of n elements of R rows with C columns, zeros after the last. */
 INLINE void add_part_bf16(enum sheaf_type type, int R, int C, int64_t n, const uint16_t *const *row,
-                          const uint16_t *const *y, size_t ahead, uint16_t (*kept)[BF16_KEPT],
+                          const uint16_t *const *y, struct fetch fetch, uint16_t (*kept)[BF16_KEPT],
                           __m512 (*acc)[SHEAF__TILE_COLS]) {
     const size_t rest = (size_t)(n % BF16_STEP) * sizeof(uint16_t);
     const int64_t whole = n - n % BF16_STEP;
     for (int64_t i = 0; i < whole; i += BF16_STEP) {
-        UNROLL for (int r = 0; r < R && ahead; r++)
-            _mm_prefetch((const char *)(row[r] + i) + ahead, _MM_HINT_T1);
+        UNROLL for (int r = 0; r < R; r++) {
+            const char *next = (const char *)(row[r] + i);
+            if (fetch.times > 0) _mm_prefetch(next + fetch.ahead[0], _MM_HINT_T1);
+            if (fetch.times > 1) _mm_prefetch(next + fetch.ahead[1], _MM_HINT_T1);
+        }
         add_bf16(type, R, C, row, y, i, kept, acc);
     }
     if (rest) {
@@ -80,14 +83,14 @@ INLINE void add_part_bf16(enum sheaf_type type, int R, int C, int64_t n, const u
 
 /* R rows by a group of C columns, with their sums. */
 INLINE void add_group_bf16(enum sheaf_type type, int R, int C, int64_t n,
-                           const uint16_t *const *row, const uint16_t *const *y, size_t ahead,
+                           const uint16_t *const *row, const uint16_t *const *y, struct fetch fetch,
                            uint16_t (*kept)[BF16_KEPT], bool first,
                            __m512 (*sums)[SHEAF__TILE_COLS]) {
     __m512 acc[2][SHEAF__TILE_COLS];
     UNROLL for (int j = 0; j < R; j++) {
         UNROLL_8 for (int c = 0; c < C; c++) acc[j][c] = first ? v_set1(0.0f) : sums[j][c];
     }
-    add_part_bf16(type, R, C, n, row, y, ahead, kept, acc);
+    add_part_bf16(type, R, C, n, row, y, fetch, kept, acc);
     UNROLL for (int j = 0; j < R; j++) {
         UNROLL_8 for (int c = 0; c < C; c++) sums[j][c] = acc[j][c];
     }
@@ -100,8 +103,8 @@ INLINE void rows_bf16(enum sheaf_type type, int R, int C, int groups, int64_t k,
                       size_t w_stride, int64_t nr, const void *const *columns, int nc,
                       float *const *out) {
     const int64_t fit = BF16_MOST / (C * groups), part = k <= fit ? k : fit;
-    const struct fetch fetch = fetch_few((size_t)part * sizeof(uint16_t), w_stride);
-    const size_t ahead = fetch.ahead[fetch.times - 1]; /* to the second cache */
+    const struct fetch fetch = fetch_second(2, (size_t)part * sizeof(uint16_t), w_stride),
+                       none = {0};
     __m512 sums[BF16_GROUP][2][2][SHEAF__TILE_COLS]; /* rows, group, row, column */
     uint16_t kept[2][BF16_KEPT];
     for (int64_t r0 = 0; r0 < nr; r0 += BF16_GROUP, w += BF16_GROUP * w_stride) {
@@ -120,9 +123,9 @@ INLINE void rows_bf16(enum sheaf_type type, int R, int C, int groups, int64_t k,
                 const uint16_t *row[2] = {(const uint16_t *)(const void *)first + i,
                                           (const uint16_t *)(const void *)second + i};
                 __m512(*at)[2][SHEAF__TILE_COLS] = sums[part < k ? r / R : 0];
-                add_group_bf16(type, R, C, n, row, y, ahead, keep ? kept : NULL, i == 0, at[0]);
+                add_group_bf16(type, R, C, n, row, y, fetch, keep ? kept : NULL, i == 0, at[0]);
                 if (groups > 1)
-                    add_group_bf16(SHEAF_TYPE_BF16, R, C, n, keep ? again : row, y + C, 0, NULL,
+                    add_group_bf16(SHEAF_TYPE_BF16, R, C, n, keep ? again : row, y + C, none, NULL,
                                    i == 0, at[1]);
                 for (int g = 0; g < groups && i + n == k; g++)
                     end_bf16(R, C, at[g], rows - r, nc - g * C, out + g * C, r0 + r);

@@ -49,10 +49,16 @@ INLINE struct fetch fetch_both(size_t row, size_t w_stride) {
     const size_t first = ahead_by(FETCH_BOTH_FIRST, row, w_stride);
     return (struct fetch){{first, ahead_by(FETCH_BOTH_SECOND, row, w_stride)}, 2, true};
 }
-/* Of weights that meet several columns. */
-INLINE struct fetch fetch_few(size_t row, size_t w_stride) {
-    return sheaf__cpu_fetch == SHEAF__FETCH_BOTH ? fetch_both(row, w_stride)
-                                                 : fetch_once(false, row, w_stride);
+/* Of weights that meet several columns, and the same to the second cache alone; `often`: how many times where lines
+ * are asked for more than once (D162). */
+INLINE struct fetch fetch_few(int often, size_t row, size_t w_stride) {
+    return sheaf__cpu_fetch == SHEAF__FETCH_BOTH    ? fetch_both(row, w_stride)
+           : sheaf__cpu_fetch == SHEAF__FETCH_OFTEN ? fetch_often(often, FETCH_AHEAD, row, w_stride)
+                                                    : fetch_once(false, row, w_stride);
+}
+INLINE struct fetch fetch_second(int often, size_t row, size_t w_stride) {
+    const struct fetch few = fetch_few(often, row, w_stride);
+    return few.first ? (struct fetch){.ahead = {few.ahead[1]}, .times = 1} : few;
 }
 INLINE void fetch_weights(struct fetch f, const char *p, size_t bytes) {
     UNROLL for (int t = 0; t < f.times; t++) {

@@ -270,6 +270,9 @@ INLINE void rows_plain_few(enum sheaf_type type, int64_t k, const char *w, size_
     } else if (sheaf__cpu_fetch == SHEAF__FETCH_BOTH) { /* fetch_few would branch for each line */
         const struct fetch fetch = fetch_both(row, w_stride);
         rows_plain(type, k, part, w, w_stride, nr, fetch, act, C, out);
+    } else if (sheaf__cpu_fetch == SHEAF__FETCH_OFTEN) {
+        const struct fetch fetch = fetch_often(2, FETCH_AHEAD, row, w_stride);
+        rows_plain(type, k, part, w, w_stride, nr, fetch, act, C, out);
     } else {
         const struct fetch fetch = fetch_once(false, row, w_stride);
         rows_plain(type, k, part, w, w_stride, nr, fetch, act, C, out);
