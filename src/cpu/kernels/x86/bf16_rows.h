@@ -63,11 +63,8 @@ INLINE void add_part_bf16(enum sheaf_type type, int R, int C, int64_t n, const u
     const size_t rest = (size_t)(n % BF16_STEP) * sizeof(uint16_t);
     const int64_t whole = n - n % BF16_STEP;
     for (int64_t i = 0; i < whole; i += BF16_STEP) {
-        UNROLL for (int r = 0; r < R; r++) {
-            const char *next = (const char *)(row[r] + i);
-            if (fetch.times > 0) _mm_prefetch(next + fetch.ahead[0], _MM_HINT_T1);
-            if (fetch.times > 1) _mm_prefetch(next + fetch.ahead[1], _MM_HINT_T1);
-        }
+        UNROLL for (int r = 0; r < R; r++)
+            fetch_weights(fetch, (const char *)(row[r] + i), BF16_STEP * sizeof(uint16_t));
         add_bf16(type, R, C, row, y, i, kept, acc);
     }
     if (rest) {

@@ -276,11 +276,14 @@ INLINE void eight_of_8(const char *w, __m512i *q) {
 }
 
 /* Are the scales of a type exponents of two? */
+INLINE bool by_exponents(enum sheaf_type type) {
 #if defined(KERNELS_VBMI)
-INLINE bool by_exponents(enum sheaf_type type) { return type == SHEAF_TYPE_MXFP4; }
+    return type == SHEAF_TYPE_MXFP4;
 #else
-INLINE bool by_exponents(enum sheaf_type type) { return type == SHEAF_TYPE_COUNT; }
+    (void)type;
+    return false;
 #endif
+}
 /* d times the scales of eight blocks. */
 INLINE v_f scale_eight(enum sheaf_type type, const struct eight *x, v_f d) {
     return by_exponents(type) ? v_ldexp(d, x->d) : v_mul(x->d, d);
@@ -326,8 +329,10 @@ INLINE void low_and_high_levels(enum sheaf_type type, const __m512i *nibbles, __
 #endif
 }
 
-/* A block of Q4_K or Q5_K. Weights of odd blocks are shifted as little as their bits allow (k_odd_times). */
+/* Weights of odd blocks of Q4_K and Q5_K become so many times themselves, since that takes fewer shifts; end_eights
+ * takes it back. */
 INLINE int k_odd_times(enum sheaf_type type) { return type == SHEAF_TYPE_Q5_K ? 2 : 16; }
+/* A block of Q4_K or Q5_K. */
 INLINE void eight_of_k(enum sheaf_type type, const char *w, struct eight *x) {
     const bool five = type == SHEAF_TYPE_Q5_K;
     const __m512i low = _mm512_set1_epi8(15);

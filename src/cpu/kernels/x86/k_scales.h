@@ -1,24 +1,39 @@
 /* A part of kernels.h and amx.c: scales and mins of Q4_K and Q5_K. */
 
-/* Of Q4_K and Q5_K at w the scales of blocks 2 g and 2 g + 1, then their mins, times d and dmin, in 128
- * bits g: spreading them is a shuffle within 128 bits, of which a Zen 4 has more than of others. The bytes
- * behind the two halves are a[4], b[4], c[4] (sheaf__k_scale_min). They are taken apart in general registers: these
- * loops have too many instructions on vectors. */
-INLINE __m512 k_scales(const char *w) {
+/* The 8 scales and the 8 mins of the bytes a[4], b[4], c[4] (sheaf__k_scale_min), a byte each. */
+struct k_bytes {
+    uint64_t scales, mins;
+};
+INLINE struct k_bytes k_bytes(const void *packed) {
     const uint32_t low6 = 0x3f3f3f3f, low4 = 0x0f0f0f0f, bits45 = 0x30303030;
-    const __m128i x = load128(w);
     uint32_t a, b, c;
-    memcpy(&a, w + 4, sizeof a);
-    memcpy(&b, w + 8, sizeof b);
-    memcpy(&c, w + 12, sizeof c);
-    uint64_t scales = (uint64_t)((c & low4) | (a >> 2 & bits45)) << 32 | (a & low6);
-    uint64_t mins = (uint64_t)((c >> 4 & low4) | (b >> 2 & bits45)) << 32 | (b & low6);
-    __asm__("" : "+r"(scales), "+r"(mins)); /* gcc would do it in vectors */
-    const __m128i all =
-        _mm_unpacklo_epi16(_mm_cvtsi64_si128((int64_t)scales), _mm_cvtsi64_si128((int64_t)mins));
+    memcpy(&a, packed, sizeof a);
+    memcpy(&b, (const char *)packed + 4, sizeof b);
+    memcpy(&c, (const char *)packed + 8, sizeof c);
+    return (struct k_bytes){
+        (uint64_t)((c & low4) | (a >> 2 & bits45)) << 32 | (a & low6),
+        (uint64_t)((c >> 4 & low4) | (b >> 2 & bits45)) << 32 | (b & low6),
+    };
+}
+
+/* The scales (low half) and the mins (high half) as i16. */
+INLINE __m256i k_scales_mins(const uint8_t *packed) {
+    const struct k_bytes x = k_bytes(packed);
+    return _mm256_cvtepu8_epi16(_mm_set_epi64x((int64_t)x.mins, (int64_t)x.scales));
+}
+
+#if defined(KERNELS_VNNI_512)
+/* Of Q4_K and Q5_K at w the scales of blocks 2 g and 2 g + 1, then their mins, times d and dmin, in 128
+ * bits g: spreading them is a shuffle within 128 bits, of which a Zen 4 has more than of others. They are taken
+ * apart in general registers: the loops that need them have too many instructions on vectors (D160). */
+INLINE __m512 k_scales(const char *w) {
+    struct k_bytes bytes = k_bytes(w + 4);              /* behind d and dmin */
+    __asm__("" : "+r"(bytes.scales), "+r"(bytes.mins)); /* gcc would do it in vectors */
+    const __m128i all = _mm_unpacklo_epi16(_mm_cvtsi64_si128((int64_t)bytes.scales),
+                                           _mm_cvtsi64_si128((int64_t)bytes.mins));
     const __m512i first_or_second = _mm512_broadcast_i32x4(_mm_setr_epi32(0, 0, 1, 1));
     const __m512 d =
-        _mm512_permutexvar_ps(first_or_second, _mm512_castps128_ps512(_mm_cvtph_ps(x)));
+        _mm512_permutexvar_ps(first_or_second, _mm512_castps128_ps512(_mm_cvtph_ps(load128(w))));
     return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(all)), d);
 }
 /* The 8 scales, then the 8 mins, these with their sign turned. */
@@ -29,3 +44,4 @@ INLINE __m512 scales_then_minus_mins(const char *w) {
         _mm512_setzero_si512(), _mm256_set1_epi32(INT32_MIN), 1));
     return _mm512_xor_ps(_mm512_permutexvar_ps(d_then_m, k_scales(w)), minus);
 }
+#endif

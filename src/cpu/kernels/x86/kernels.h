@@ -21,10 +21,11 @@
  *   v_sum_twos v_sum_fours v_sum_eights   sums across eight vectors of such rows
  *   v_d                eight sums in double: v_zeros v_add_8 v_add_sq_8 v_lanes, the same lanes in
  *                      every table, so that sums have the same bits
- * The parts below (fetch.h, pairs.h, weights32.h, rows.h, panels.h, blocks.h, points.h, int24.h or int24_avx2.h,
- * panels16.h, panels24.h, signed.h with pieces.h, eights.h and few.h or with halves.h and rows_of_lanes.h,
- * plain_few.h, panels_words.h, convert.h, panels8.h, panels16_avx2.h, lanes.h, attention.h, attention_few.h,
- * attention_q8.h with attention_q8_lanes.h) use these and each other in the order in which they are included.
+ * The parts below (fetch.h, k_scales.h, pairs.h, weights32.h, rows.h, panels.h, blocks.h, points.h, int24.h or
+ * int24_avx2.h, panels16.h, panels24.h, signed.h with pieces.h, eights.h and few.h or with halves.h and
+ * rows_of_lanes.h, plain_few.h, panels_words.h, convert.h, panels8.h, panels16_avx2.h, lanes.h, attention.h,
+ * attention_few.h, attention_q8.h with attention_q8_lanes.h) use these and each other in the order in which they
+ * are included.
  * Bytes of blocks are unpacked in 256 bits by all, since a block is 32 bytes when unpacked.
  *
  * Invariant: one accumulator per (row, column), fed in the order of k, so that tile shapes may
@@ -215,18 +216,7 @@ INLINE const char *whole_256(enum sheaf_type type, const char *w, int64_t left, 
 
 INLINE bool has_min(enum sheaf_type t) { return t == SHEAF_TYPE_Q4_1 || t == SHEAF_TYPE_Q5_1; }
 
-/* The 8 scales (low half) and the 8 mins (high half) of Q4_K and Q5_K as i16; see
- * sheaf__k_scale_min for the packing. */
-INLINE __m256i k_scales_mins(const uint8_t *packed) {
-    uint32_t a, b, c;
-    memcpy(&a, packed, 4);
-    memcpy(&b, packed + 4, 4);
-    memcpy(&c, packed + 8, 4);
-    uint32_t scale_hi = (c & 0x0f0f0f0fu) | (a >> 2 & 0x30303030u);
-    uint32_t min_hi = (c >> 4 & 0x0f0f0f0fu) | (b >> 2 & 0x30303030u);
-    return _mm256_cvtepu8_epi16(
-        _mm_set_epi32((int)min_hi, (int)(b & 0x3f3f3f3fu), (int)scale_hi, (int)(a & 0x3f3f3f3fu)));
-}
+#include "cpu/kernels/x86/k_scales.h"
 
 /* One row at a time reads memory in order (15 GB/s of Q4_K; two rows at a time 13). */
 INLINE void rows_plain(enum sheaf_type type, int64_t k, int64_t part, const char *w,
@@ -325,8 +315,6 @@ ROWS_DOT(rows_dot_bf16, SHEAF_TYPE_BF16)
 #include "cpu/kernels/x86/panels.h"
 #include "cpu/kernels/x86/points.h"
 #if defined(KERNELS_VNNI_512)
-#include "cpu/kernels/x86/k_scales.h"
-
 #include "cpu/kernels/x86/int24.h"
 #include "cpu/kernels/x86/panels16.h"
 #include "cpu/kernels/x86/panels24.h"
