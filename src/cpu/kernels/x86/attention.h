@@ -9,14 +9,25 @@
 
 enum { ROWS_AHEAD = 48 }; /* rows: the next ones lie a whole position apart */
 
+/* How rows of a cache are fetched: to the second cache, and where lines are asked for more than once, from twice as
+ * far, too (D163). */
+INLINE struct fetch fetch_rows(size_t stride) {
+    const size_t bytes = ROWS_AHEAD * stride;
+    return sheaf__cpu_fetch == SHEAF__FETCH_OFTEN ? (struct fetch){{2 * bytes, bytes}, 2, false}
+                                                  : (struct fetch){{bytes}, 1, false};
+}
+/* Nothing, where rows are read again. */
+INLINE struct fetch fetch_nothing(void) { return (struct fetch){.times = 0}; }
+
 INLINE bool load_rows(enum sheaf_type type, const void *px, size_t stride, int64_t rows, int64_t n,
                       float *y, int64_t y_stride) {
     const char *x = px;
     const size_t size = plain_size(type);
+    const struct fetch fetch = fetch_rows(stride);
     v_f acc[4] = {v_set1(0.0f), v_set1(0.0f), v_set1(0.0f), v_set1(0.0f)};
     for (int64_t r = 0; r < rows; r++, x += stride, y += y_stride) {
         int64_t i = 0;
-        prefetch(x + ROWS_AHEAD * stride, (size_t)n * size);
+        fetch_lines(fetch, x, (size_t)n * size);
         for (; i + 4 * VW <= n; i += 4 * VW) {
             UNROLL for (int j = 0; j < 4; j++) {
                 v_f v = load_plain(type, x, i + j * VW);
@@ -47,10 +58,11 @@ static bool load_rows_q8_0(const void *px, size_t stride, int64_t rows, int64_t 
                            int64_t y_stride) {
     const char *x = px;
     const size_t size = (size_t)(n / 32) * sizeof(struct sheaf__block_q8_0);
+    const struct fetch fetch = fetch_rows(stride);
     v_f acc = v_set1(0.0f);
     for (int64_t r = 0; r < rows; r++, x += stride, y += y_stride) {
         const struct sheaf__block_q8_0 *block = (const void *)x;
-        prefetch(x + ROWS_AHEAD * stride, size);
+        fetch_lines(fetch, x, size);
         for (int64_t b = 0; b < n / 32; b++) {
             v_f d = v_set1(f16(block[b].d));
             acc = finite_so_far(acc, d); /* bytes are */
@@ -83,10 +95,11 @@ INLINE bool load_rows_32(enum sheaf_type type, const void *px, size_t stride, in
     const size_t block =
         type == SHEAF_TYPE_IQ4_NL ? sizeof(struct sheaf__block_iq4_nl) : block_size_32(type);
     const size_t size = (size_t)(n / SHEAF__QK) * block;
+    const struct fetch fetch = fetch_rows(stride);
     __m128 seen = _mm_setzero_ps();
     for (int64_t r = 0; r < rows; r++, x += stride, y += y_stride) {
         const char *p = x;
-        prefetch(x + ROWS_AHEAD * stride, size);
+        fetch_lines(fetch, x, size);
         for (int64_t first = 0; first < n / SHEAF__QK; first += AHEAD) {
             const int64_t rest = n / SHEAF__QK - first, few = rest < AHEAD ? rest : AHEAD;
             float f[AHEAD][4], *to = y + first * SHEAF__QK;

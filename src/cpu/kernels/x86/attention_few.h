@@ -81,21 +81,21 @@ INLINE void dots_end(int64_t i, int64_t k, const struct dot_rows *row, int V, co
     }
 }
 
-/* Where `ahead` is not 0, the next lines of rows so far ahead. A few at a time: a core has no more than
- * some 20 requests under way, and whole rows of 256 at once were read at 12 GB/s, not at 20 (Zen 4). */
-INLINE void fetch_ahead(enum sheaf_type type, const struct dot_rows *row, int V, int64_t i,
-                        size_t ahead) {
+/* The next lines of rows. A few at a time: a core has no more than some 20 requests under way, and whole
+ * rows of 256 at once were read at 12 GB/s, not at 20 (Zen 4). */
+INLINE void fetch_step(struct fetch fetch, enum sheaf_type type, const struct dot_rows *row, int V,
+                       int64_t i) {
     const size_t bytes = bytes_of_elements(type, STEP);
-    const size_t at = ahead + bytes * (size_t)(i / STEP);
-    UNROLL for (int v = 0; v < V && ahead; v++) {
-        prefetch(row[v].low + at, bytes);
-        if (ROWS_IN == 2) prefetch(row[v].high + at, bytes);
+    const size_t at = bytes * (size_t)(i / STEP);
+    UNROLL for (int v = 0; v < V; v++) {
+        fetch_lines(fetch, row[v].low + at, bytes);
+        if (ROWS_IN == 2) fetch_lines(fetch, row[v].high + at, bytes);
     }
 }
 
 /* V vectors of keys by Q queries. */
 INLINE void dots_tile(enum sheaf_type type, int64_t k, const struct dot_rows *row, int V,
-                      const float *const *q, int Q, size_t ahead, v_f (*acc)[DOT_MOST]) {
+                      const float *const *q, int Q, struct fetch fetch, v_f (*acc)[DOT_MOST]) {
     const bool scaled = type == SHEAF_TYPE_Q8_0;
     v_f d[DOT_MOST], x[DOT_MOST];
     int64_t i = 0;
@@ -103,7 +103,7 @@ INLINE void dots_tile(enum sheaf_type type, int64_t k, const struct dot_rows *ro
         UNROLL for (int v = 0; v < V; v++) acc[c][v] = v_set1(0.0f);
     }
     for (; i + STEP <= k; i += STEP) {
-        fetch_ahead(type, row, V, i, ahead);
+        fetch_step(fetch, type, row, V, i);
         UNROLL for (int v = 0; v < V && scaled; v++) d[v] = scales_of(row[v], i);
         UNROLL for (int j = 0; j < STEP; j += 8) {
             UNROLL for (int v = 0; v < V; v++) {
@@ -122,7 +122,8 @@ INLINE void dots_tile(enum sheaf_type type, int64_t k, const struct dot_rows *ro
 
 /* The first VW of n keys by Q queries: out[c * out_stride + j]. */
 INLINE void dots_keys(enum sheaf_type type, int64_t k, const char *x, size_t stride, int64_t n,
-                      const float *const *q, int Q, size_t ahead, float *out, int64_t out_stride) {
+                      const float *const *q, int Q, struct fetch fetch, float *out,
+                      int64_t out_stride) {
     enum { PAIRS = DOT_VECTORS / 2 };
     const int V = DOT_WIDE(Q);
     v_f pairs[DOT_QUERIES][PAIRS];
@@ -135,7 +136,7 @@ INLINE void dots_keys(enum sheaf_type type, int64_t k, const char *x, size_t str
             row[v].low = x + (size_t)(low < n ? low : 0) * stride;
             row[v].high = ROWS_IN == 2 ? x + (size_t)(high < n ? high : 0) * stride : row[v].low;
         }
-        dots_tile(type, k, row, V, q, Q, ahead, acc);
+        dots_tile(type, k, row, V, q, Q, fetch, acc);
         UNROLL_8 for (int c = 0; c < Q; c++) {
             UNROLL for (int v = 0; v < V; v += 2) pairs[c][(first + v) / 2] =
                 v_sum_twos(acc[c][v], acc[c][v + 1]);
@@ -154,11 +155,11 @@ INLINE void dots_keys(enum sheaf_type type, int64_t k, const char *x, size_t str
 
 /* Any number of queries, most of them DOT_QUERIES at a time. */
 INLINE void dots_queries(enum sheaf_type type, int64_t k, const char *x, size_t stride, int64_t n,
-                         const float *const *q, int n_q, size_t ahead, float *out,
+                         const float *const *q, int n_q, struct fetch fetch, float *out,
                          int64_t out_stride) {
 #define DOTS(Q)                                                                                    \
-    for (; n_q >= (Q); n_q -= (Q), q += (Q), out += (Q)*out_stride, ahead = 0)                     \
-    dots_keys(type, k, x, stride, n, q, Q, ahead, out, out_stride)
+    for (; n_q >= (Q); n_q -= (Q), q += (Q), out += (Q)*out_stride, fetch = fetch_nothing())       \
+    dots_keys(type, k, x, stride, n, q, Q, fetch, out, out_stride)
     DOTS(DOT_QUERIES);
     if (DOT_QUERIES > 4) DOTS(4);
     DOTS(3);
@@ -171,8 +172,9 @@ INLINE void dots_queries(enum sheaf_type type, int64_t k, const char *x, size_t 
  * slower to reach (8 queries of 64 with AVX2, F16: 16.4 ns a key, and 12.2 so; Zen 5, November 2026). */
 INLINE void dots_rows(enum sheaf_type type, int64_t k, const char *x, size_t stride, int64_t rows,
                       const float *const *q, int n_q, float *out, int64_t out_stride) {
+    const struct fetch fetch = fetch_rows(stride);
     for (; rows > 0; rows -= VW, x += VW * stride, out += VW)
-        dots_queries(type, k, x, stride, rows, q, n_q, ROWS_AHEAD * stride, out, out_stride);
+        dots_queries(type, k, x, stride, rows, q, n_q, fetch, out, out_stride);
 }
 
 /* out[c][j] = row j of x . q[c] */
@@ -180,7 +182,8 @@ static void dots(int64_t k, const float *x, int64_t stride, int64_t rows, const 
                  int n_q, float *out, int64_t out_stride) {
     const size_t bytes = (size_t)stride * sizeof *x;
     for (; rows > 0; rows -= VW, x += VW * stride, out += VW)
-        dots_queries(SHEAF_TYPE_F32, k, (const char *)x, bytes, rows, q, n_q, 0, out, out_stride);
+        dots_queries(SHEAF_TYPE_F32, k, (const char *)x, bytes, rows, q, n_q, fetch_nothing(), out,
+                     out_stride);
 }
 
 /* ---- sums of values ---- */
@@ -197,18 +200,19 @@ INLINE v_f vector_of(enum sheaf_type type, const char *row, int64_t i, int64_t n
     return v_mul(v_set1(f16(b->d)), v_load_i8(b->qs + i % 32));
 }
 
-/* Rows that are fetched meanwhile, piece by piece, as many bytes as are read. p is NULL: none. */
+/* Rows ahead of which others are fetched meanwhile, piece by piece, as many bytes as are read. */
 struct next_rows {
+    struct fetch fetch;
     const char *p;            /* the row */
-    size_t at, bytes, stride; /* at: of its bytes, what was fetched */
+    size_t at, bytes, stride; /* at: of its bytes, what was fetched ahead of them */
 };
 /* If each pass over rows fetched the lines that it reads itself further on, memory would have
  * nothing to do in the second half of a pair of lines, which the hardware has fetched with the
  * first: a value of 64 by eight rows in F16 took 14.5 ns from memory, and takes 12.5 (Granite
  * Rapids, November 2026). */
 INLINE void fetch_piece(struct next_rows *next, size_t bytes) {
-    if (!next->p) return;
-    prefetch(next->p + next->at, bytes);
+    if (!next->fetch.times) return;
+    fetch_lines(next->fetch, next->p + next->at, bytes);
     next->at += bytes;
     if (next->at >= next->bytes) next->at = 0, next->p += next->stride;
 }
@@ -240,10 +244,10 @@ INLINE void mix_tile(enum sheaf_type type, int64_t rows, const char *x, size_t s
 }
 
 INLINE void mix_rows(enum sheaf_type type, int64_t rows, const char *x, size_t stride, int64_t n,
-                     const float *w, int64_t w_stride, int R, size_t ahead, float *y,
+                     const float *w, int64_t w_stride, int R, struct fetch fetch, float *y,
                      int64_t y_stride) {
     const int vectors = R > 4 ? MIX_VECTORS / 2 : MIX_VECTORS;
-    struct next_rows next = {ahead ? x + ahead : NULL, 0, bytes_of_elements(type, n), stride};
+    struct next_rows next = {fetch, x, 0, bytes_of_elements(type, n), stride};
     int64_t i = 0;
     for (; i + vectors * VW <= n; i += vectors * VW)
         mix_tile(type, rows, x, stride, i, VW, w, w_stride, R, vectors, &next, y, y_stride);
@@ -254,11 +258,11 @@ INLINE void mix_rows(enum sheaf_type type, int64_t rows, const char *x, size_t s
 }
 
 INLINE void mix_typed(enum sheaf_type type, int64_t rows, const char *x, size_t stride, int64_t n,
-                      const float *w, int64_t w_stride, int64_t n_y, size_t ahead, float *y,
+                      const float *w, int64_t w_stride, int64_t n_y, struct fetch fetch, float *y,
                       int64_t y_stride) {
 #define MIX(R)                                                                                     \
-    for (; n_y >= (R); n_y -= (R), w += (R)*w_stride, y += (R)*y_stride, ahead = 0)                \
-    mix_rows(type, rows, x, stride, n, w, w_stride, R, ahead, y, y_stride)
+    for (; n_y >= (R); n_y -= (R), w += (R)*w_stride, y += (R)*y_stride, fetch = fetch_nothing())  \
+    mix_rows(type, rows, x, stride, n, w, w_stride, R, fetch, y, y_stride)
     MIX(MIX_ROWS);
     if (MIX_ROWS > 4) MIX(4);
     MIX(3);
@@ -268,14 +272,16 @@ INLINE void mix_typed(enum sheaf_type type, int64_t rows, const char *x, size_t 
 }
 
 static void mix_floats(int64_t rows, const void *x, size_t stride, int64_t n, const float *w,
-                       int64_t w_stride, int64_t n_y, size_t ahead, float *y, int64_t y_stride) {
-    mix_typed(SHEAF_TYPE_F32, rows, x, stride, n, w, w_stride, n_y, ahead, y, y_stride);
+                       int64_t w_stride, int64_t n_y, struct fetch fetch, float *y,
+                       int64_t y_stride) {
+    mix_typed(SHEAF_TYPE_F32, rows, x, stride, n, w, w_stride, n_y, fetch, y, y_stride);
 }
 
 /* y[r] += sum of w[r][j] * row j of x */
 static void mix(int64_t rows, const float *x, int64_t stride, int64_t n, const float *w,
                 int64_t w_stride, int64_t n_y, float *y, int64_t y_stride) {
-    mix_floats(rows, x, (size_t)stride * sizeof *x, n, w, w_stride, n_y, 0, y, y_stride);
+    mix_floats(rows, x, (size_t)stride * sizeof *x, n, w, w_stride, n_y, fetch_nothing(), y,
+               y_stride);
 }
 
 /* ---- entries ---- */
@@ -287,11 +293,11 @@ static void mix(int64_t rows, const float *x, int64_t stride, int64_t n, const f
     }                                                                                              \
     static void mix_##NAME(int64_t rows, const void *x, size_t stride, int64_t n, const float *w,  \
                            int64_t w_stride, int64_t n_y, float *y, int64_t y_stride) {            \
-        const size_t ahead = ROWS_AHEAD * stride;                                                  \
+        const struct fetch fetch = fetch_rows(stride);                                             \
         if (TYPE == SHEAF_TYPE_F32) {                                                              \
-            mix_floats(rows, x, stride, n, w, w_stride, n_y, ahead, y, y_stride);                  \
+            mix_floats(rows, x, stride, n, w, w_stride, n_y, fetch, y, y_stride);                  \
         } else {                                                                                   \
-            mix_typed(TYPE, rows, x, stride, n, w, w_stride, n_y, ahead, y, y_stride);             \
+            mix_typed(TYPE, rows, x, stride, n, w, w_stride, n_y, fetch, y, y_stride);             \
         }                                                                                          \
     }
 DIRECT(SHEAF_TYPE_F32, f32)

@@ -24,12 +24,12 @@ enum {
     Q8_BLOCKS = SHEAF__DIRECT_WIDTH / SHEAF__QK,
 };
 
-/* How many bytes ahead of a row another one is fetched: twice as many rows as of F16, which are twice as long,
- * unless these would be too large a part of a second cache. A Xeon (Emerald Rapids) reads 4096 positions of
- * TinyLlama's shape at 6.1 GB/s so, and at 4.9 with ROWS_AHEAD rows (November 2026). */
-INLINE size_t bytes_ahead(size_t stride) {
+/* How rows are fetched: twice as many rows ahead as of F16, which are twice as long, unless these would be too large
+ * a part of a second cache. A Xeon (Emerald Rapids) reads 4096 positions of TinyLlama's shape at 6.1 GB/s so, and at
+ * 4.9 with ROWS_AHEAD rows (November 2026). Asked for twice, a Zen 4 reads them no faster. */
+INLINE struct fetch fetch_bytes(size_t stride) {
     const size_t most = 256 << 10, once = ROWS_AHEAD * stride;
-    return 2 * once < most ? 2 * once : once;
+    return (struct fetch){{2 * once < most ? 2 * once : once}, 1, false};
 }
 
 /* GCC 12 would copy each sum twice. */
@@ -141,9 +141,9 @@ INLINE void digit_products(__m512i (*t)[8], const v_f *d, int V,
     }
 }
 
-/* sum[c][v] = the 16 keys of vector v at x . q[c]. `ahead` as in dots_keys. */
+/* sum[c][v] = the 16 keys of vector v at x . q[c]. */
 INLINE void digit_keys(int64_t k, const char *x, size_t stride, int V,
-                       const struct sheaf__query_digits *const *q, int n_q, size_t ahead,
+                       const struct sheaf__query_digits *const *q, int n_q, struct fetch fetch,
                        v_f (*sum)[KEY_VECTORS]) {
     for (int c = 0; c < n_q; c++) {
         UNROLL for (int v = 0; v < V; v++) sum[c][v] = v_set1(0.0f);
@@ -151,7 +151,8 @@ INLINE void digit_keys(int64_t k, const char *x, size_t stride, int V,
     for (int64_t b = 0; b < k / SHEAF__QK; b++, x += sizeof(struct sheaf__block_q8_0)) {
         __m512i t[KEY_VECTORS][8];
         v_f d[KEY_VECTORS];
-        for (size_t r = 0; r < (size_t)(V * VW) && ahead; r++) prefetch(x + ahead + r * stride, 1);
+        for (size_t r = 0; r < (size_t)(V * VW) && fetch.times; r++)
+            fetch_lines(fetch, x + r * stride, 1);
         UNROLL for (int v = 0; v < V; v++) {
             const char *p = x + (size_t)(v * VW) * stride;
             turn_keys(p + offsetof(struct sheaf__block_q8_0, qs), stride, t[v]);
@@ -166,12 +167,12 @@ INLINE void digit_keys(int64_t k, const char *x, size_t stride, int V,
 
 /* The first n of V vectors of keys. */
 INLINE void digit_scores(int64_t k, const char *x, size_t stride, int V, int64_t n,
-                         const struct sheaf__query_digits *const *q, int n_q, size_t ahead,
+                         const struct sheaf__query_digits *const *q, int n_q, struct fetch fetch,
                          float *out, int64_t out_stride) {
     for (; n_q > 0; n_q -= DIGIT_QUERIES, q += DIGIT_QUERIES, out += DIGIT_QUERIES * out_stride) {
         const int some = n_q < DIGIT_QUERIES ? n_q : DIGIT_QUERIES;
         v_f sum[DIGIT_QUERIES][KEY_VECTORS];
-        digit_keys(k, x, stride, V, q, some, ahead, sum);
+        digit_keys(k, x, stride, V, q, some, fetch, sum);
         for (int c = 0; c < some; c++) {
             UNROLL for (int v = 0; v < V; v++) {
                 float *to = out + c * out_stride + v * VW;
@@ -181,7 +182,7 @@ INLINE void digit_scores(int64_t k, const char *x, size_t stride, int V, int64_t
                     v_store_n(to, sum[c][v], n);
             }
         }
-        ahead = 0;
+        fetch = fetch_nothing();
     }
 }
 
@@ -189,19 +190,19 @@ static void dots_digits(int64_t k, const void *px, size_t stride, int64_t rows,
                         const struct sheaf__query_digits *const *q, int n_q, float *out,
                         int64_t out_stride) {
     const size_t row = (size_t)(k / SHEAF__QK) * sizeof(struct sheaf__block_q8_0);
-    const size_t ahead = bytes_ahead(stride);
+    const struct fetch fetch = fetch_bytes(stride);
     enum { BOTH = KEY_VECTORS * VW };
     const char *x = px;
     for (; rows >= BOTH; rows -= BOTH, x += BOTH * stride, out += BOTH)
-        digit_scores(k, x, stride, KEY_VECTORS, BOTH, q, n_q, ahead, out, out_stride);
+        digit_scores(k, x, stride, KEY_VECTORS, BOTH, q, n_q, fetch, out, out_stride);
     for (; rows >= VW; rows -= VW, x += VW * stride, out += VW)
-        digit_scores(k, x, stride, 1, VW, q, n_q, ahead, out, out_stride);
+        digit_scores(k, x, stride, 1, VW, q, n_q, fetch, out, out_stride);
     if (rows > 0) {
         char last[VW * Q8_BLOCKS * sizeof(struct sheaf__block_q8_0)];
         memset(last, 0, VW * row);
         for (int64_t r = 0; r < rows; r++)
             memcpy(last + (size_t)r * row, x + (size_t)r * stride, row);
-        digit_scores(k, last, row, 1, rows, q, n_q, 0, out, out_stride);
+        digit_scores(k, last, row, 1, rows, q, n_q, fetch_nothing(), out, out_stride);
     }
 }
 
@@ -274,12 +275,12 @@ INLINE __m512i words_of(const void *block) {
 
 /* 32 elements of R rows of y += weights . n rows of bytes, times scale. */
 INLINE void mix_block(const char *x, size_t stride, int64_t n, int16_t (*w)[VALUES],
-                      const float *scale, int R, size_t ahead, float *y, int64_t y_stride) {
+                      const float *scale, int R, struct fetch fetch, float *y, int64_t y_stride) {
     __m512i acc[VALUE_ROWS][2];
     UNROLL_8 for (int r = 0; r < R; r++) acc[r][0] = acc[r][1] = _mm512_setzero_si512();
     for (int64_t j = 0; j < n; j += 2, x += 2 * stride) {
-        if (ahead) prefetch(x + ahead, 1);
-        if (ahead) prefetch(x + ahead + stride, 1);
+        fetch_lines(fetch, x, 1);
+        fetch_lines(fetch, x + stride, 1);
         /* the weight of a row that is not there is 0 */
         const __m512i a = words_of(x), b = words_of(x + (j + 1 < n ? stride : 0));
         const __m512i low = _mm512_unpacklo_epi16(a, b), high = _mm512_unpackhi_epi16(a, b);
@@ -301,14 +302,14 @@ INLINE void mix_block(const char *x, size_t stride, int64_t n, int16_t (*w)[VALU
 }
 
 INLINE void mix_values(const char *x, size_t stride, int64_t n, const struct value_scales *s,
-                       int64_t blocks, const float *w, int64_t w_stride, int R, size_t ahead,
+                       int64_t blocks, const float *w, int64_t w_stride, int R, struct fetch fetch,
                        float *y, int64_t y_stride) {
     int16_t by[Q8_BLOCKS][VALUE_ROWS][VALUES];
     float scale[VALUE_ROWS];
     weights_of_values(s, n, blocks, w, w_stride, R, by, scale);
     for (int64_t b = 0; b < blocks; b++)
         mix_block(x + (size_t)b * sizeof(struct sheaf__block_q8_0), stride, n, by[b], scale, R,
-                  ahead, y + b * SHEAF__QK, y_stride);
+                  fetch, y + b * SHEAF__QK, y_stride);
 }
 
 static void mix_integers(int64_t rows, const void *px, size_t stride, int64_t n, const float *w,
@@ -317,13 +318,13 @@ static void mix_integers(int64_t rows, const void *px, size_t stride, int64_t n,
     const char *x = px;
     for (; rows > 0; rows -= VALUES, x += VALUES * stride, w += VALUES) {
         const int64_t some = rows < VALUES ? rows : VALUES;
-        size_t ahead = bytes_ahead(stride);
+        struct fetch fetch = fetch_bytes(stride);
         struct value_scales s;
         scales_of_values(x, stride, some, blocks, &s);
         int64_t r = 0;
 #define MIX(R)                                                                                     \
-    for (; n_y - r >= (R); r += (R), ahead = 0)                                                    \
-    mix_values(x, stride, some, &s, blocks, w + r * w_stride, w_stride, R, ahead,                  \
+    for (; n_y - r >= (R); r += (R), fetch = fetch_nothing())                                      \
+    mix_values(x, stride, some, &s, blocks, w + r * w_stride, w_stride, R, fetch,                  \
                y + r * y_stride, y_stride)
         MIX(VALUE_ROWS);
         MIX(4);

@@ -51,11 +51,12 @@ static void take_keys_q8(int64_t k, int64_t n, const void *px, size_t stride, fl
     const int64_t blocks = k / SHEAF__QK;
     const char *x = px;
     struct lanes_keys *tile = (void *)y;
+    const struct fetch fetch = fetch_rows(stride);
     for (int64_t j = 0; j < n; j += LANE_ROWS, tile += blocks) {
         if (n - j < LANE_ROWS) memset(tile, 0, (size_t)blocks * sizeof *tile);
         for (int r = 0; r < LANE_ROWS && j + r < n; r++, x += stride) {
             const struct sheaf__block_q8_0 *from = (const void *)x;
-            prefetch(x + ROWS_AHEAD * stride, (size_t)blocks * sizeof *from);
+            fetch_lines(fetch, x, (size_t)blocks * sizeof *from);
             for (int64_t b = 0; b < blocks; b++) {
                 const __m256i q = load256(from[b].qs);
                 _mm256_storeu_si256((__m256i *)tile[b].x[r],
@@ -77,12 +78,13 @@ static bool take_values_q8(int64_t wide, int64_t n, const void *px, size_t strid
     const __m512i after = _mm512_add_epi64(order, _mm512_set1_epi64(4));
     struct lanes_values *to = (void *)y;
     float *most = (void *)(to + blocks);
+    const struct fetch fetch = fetch_rows(stride);
     bool finite = true;
     for (int64_t j = 0; j < n; j++) {
         const char *x = (const char *)px + (size_t)j * stride;
         const struct sheaf__block_q8_0 *from = (const void *)x;
         most[j] = 0.0f;
-        prefetch(x + ROWS_AHEAD * stride, (size_t)blocks * sizeof *from);
+        fetch_lines(fetch, x, (size_t)blocks * sizeof *from);
         for (int64_t b = 0; b < blocks; b++) {
             const float d = f16(from[b].d);
             finite = finite && isfinite(d);

@@ -64,7 +64,7 @@ INLINE void add_part_bf16(enum sheaf_type type, int R, int C, int64_t n, const u
     const int64_t whole = n - n % BF16_STEP;
     for (int64_t i = 0; i < whole; i += BF16_STEP) {
         UNROLL for (int r = 0; r < R; r++)
-            fetch_weights(fetch, (const char *)(row[r] + i), BF16_STEP * sizeof(uint16_t));
+            fetch_lines(fetch, (const char *)(row[r] + i), BF16_STEP * sizeof(uint16_t));
         add_bf16(type, R, C, row, y, i, kept, acc);
     }
     if (rest) {

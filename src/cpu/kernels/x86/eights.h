@@ -478,7 +478,7 @@ INLINE void digits_eight(enum sheaf_type type, enum sheaf__act act, int R, const
     struct eight x[EIGHTS_ROWS];
     v_f dot[EIGHTS_ROWS], d = v_load(rounded ? bytes->lane_d : digits->lane_d);
     UNROLL for (int r = 0; r < R; r++) {
-        fetch_weights(fetch, w + (size_t)r * w_stride, size_256(type));
+        fetch_lines(fetch, w + (size_t)r * w_stride, size_256(type));
         unpack_eight(type, w + (size_t)r * w_stride, n, &x[r]);
     }
     dot_eight(type, act, R, x, y, dot);

@@ -60,7 +60,7 @@ INLINE struct fetch fetch_second(int often, size_t row, size_t w_stride) {
     const struct fetch few = fetch_few(often, row, w_stride);
     return few.first ? (struct fetch){.ahead = {few.ahead[1]}, .times = 1} : few;
 }
-INLINE void fetch_weights(struct fetch f, const char *p, size_t bytes) {
+INLINE void fetch_lines(struct fetch f, const char *p, size_t bytes) {
     UNROLL for (int t = 0; t < f.times; t++) {
         const char *from = p + f.ahead[t];
         __asm__("" : "+r"(from)); /* gcc would keep an offset for each line in a register */

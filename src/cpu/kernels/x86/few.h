@@ -115,7 +115,7 @@ INLINE void row_eights(enum sheaf_type type, enum sheaf__act act, int64_t k, con
         struct eight x;
         __m512i q[8];
         v_f t[SHEAF__TILE_COLS / 2];
-        fetch_weights(fetch, w, size_256(type));
+        fetch_lines(fetch, w, size_256(type));
         unpack_eight(type, w, n, &x);
         UNROLL for (int v = 0; v < 4 && act == SHEAF__ACT_WORDS; v++)
             words_of_bytes(x.q[v], offset_eight(type), q + 2 * v);
@@ -145,7 +145,7 @@ INLINE void row_pieces(enum sheaf_type type, enum sheaf__act act, int64_t k, con
     for (int64_t b = 0; b < k / SHEAF__QK_K; b++, w += size_256(type)) {
         __m512i q[4];
         __m512 s, m = v_set1(0.0f);
-        fetch_weights(fetch, w, size_256(type));
+        fetch_lines(fetch, w, size_256(type));
         unpack_pieces(type, w, q, &s, &m);
         UNROLL_8 for (int c = 0; c < C; c++) {
             add_pieces(type, act, q, s, m, few_column(act, f, c, b), &acc[c], &acc[C + c]);
@@ -168,7 +168,7 @@ INLINE void row_signed(enum sheaf_type type, int64_t k, const char *w, bool long
         uint32_t signs[8];
         v_f t[SHEAF__TILE_COLS];
         if (signs_are_packed(type)) signs_256(type, p, signs);
-        fetch_weights(fetch, w, size_256(type));
+        fetch_lines(fetch, w, size_256(type));
         UNROLL_8 for (int c = 0; c < C; c++) {
             const struct sheaf__act_digits *y = &f->digits[c][b];
             const __m512 dx = _mm512_castps256_ps512(_mm256_load_ps(y->d));

@@ -80,7 +80,7 @@ INLINE void digits_halves(enum sheaf_type type, enum sheaf__act act, int64_t k, 
     for (int64_t b = 0; b < k / SHEAF__QK_K; b++, w += size_256(type)) {
         const struct scales s = scales_256(type, w);
         const struct scales m = type == SHEAF_TYPE_Q2_K ? mins_256(w) : s;
-        fetch_weights(fetch, w, size_256(type));
+        fetch_lines(fetch, w, size_256(type));
         UNROLL for (int half = 0; half < 2; half++) {
             __m256i q[4];
             unpack_half(type, w, half, q);

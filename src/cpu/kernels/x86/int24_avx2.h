@@ -200,7 +200,7 @@ INLINE void digits_oct(enum sheaf_type type, enum sheaf__act act, const char *w,
     const int bits = five || type == SHEAF_TYPE_MXFP4 ? 5 : 4;
     const size_t block = block_size_32(type), at = block - 16;
     __m256i q[8];
-    fetch_weights(fetch, w, 8 * block);
+    fetch_lines(fetch, w, 8 * block);
     nibbles_oct(w + at, block, q);
     if (type == SHEAF_TYPE_MXFP4) { /* its levels, and 12 */
         static const int8_t fp4[16] = SHEAF__FP4_LEVELS;
@@ -242,7 +242,7 @@ INLINE void digits_words(const char *w, struct fetch fetch, const void *const *c
         act[c] = (const struct sheaf__act_digits *)cols[c] + g;
         t[c] = _mm256_mul_ps(d, _mm256_load_ps(act[c]->d));
     }
-    fetch_weights(fetch, w, 8 * BLOCK);
+    fetch_lines(fetch, w, 8 * BLOCK);
     UNROLL_12 for (int i = 0; i < 8; i++, w += BLOCK) {
         const __m256i q0 = _mm256_cvtepi8_epi16(load128(w + 2));
         const __m256i q1 = _mm256_cvtepi8_epi16(load128(w + 18));
@@ -269,7 +269,7 @@ INLINE void rounded_bytes(const char *w, struct fetch fetch, const void *const *
         _mm256_storeu_ps(t[c], _mm256_mul_ps(d, _mm256_load_ps(act[c]->d)));
         sums[c] = _mm256_fmadd_ps(d, _mm256_load_ps(act[c]->sums32), sums[c]);
     }
-    fetch_weights(fetch, w, 8 * BLOCK);
+    fetch_lines(fetch, w, 8 * BLOCK);
     UNROLL_12 for (int i = 0; i < 8; i++, w += BLOCK) {
         const __m256i q = _mm256_xor_si256(load256(w + 2), _mm256_set1_epi8((char)SIGNED_OFFSET));
         UNROLL for (int c = 0; c < C; c++) {
@@ -343,7 +343,7 @@ INLINE void digits_k(enum sheaf_type type, enum sheaf__act act, int64_t k, const
         const char *qs = w + block - SHEAF__QK_K / 2;
         __m256i x[4], lo[4], hi[4];
         __m256 scales, ms;
-        fetch_weights(fetch, w, block);
+        fetch_lines(fetch, w, block);
         UNROLL for (int i = 0; i < 2; i++) {
             const char *p = qs + 16 * i;
             const __m256i even =
@@ -391,7 +391,7 @@ INLINE void digits_6k(enum sheaf__act act, int64_t k, const char *w, struct fetc
         const struct sheaf__block_q6_k *x = (const void *)w;
         const __m128i sc = _mm_shuffle_epi8(load128(x->scales), order);
         const __m256 d = _mm256_set1_ps(f16(x->d));
-        fetch_weights(fetch, w, sizeof *x);
+        fetch_lines(fetch, w, sizeof *x);
         UNROLL for (int n = 0; n < 2; n++) {
             const __m256i l0 = load256(x->ql + 64 * n), l1 = load256(x->ql + 64 * n + 32);
             const __m256i h = load256(x->qh + 32 * n);

@@ -136,7 +136,7 @@ INLINE void row_plain(enum sheaf_type type, int64_t k, const char *w, struct fet
     for (; i + ACCS * VW <= k; i += ACCS * VW) {
         UNROLL for (int j = 0; j < ACCS; j++) {
             if ((size_t)(j * VW) * size % 64 == 0)
-                fetch_weights(fetch, w + (size_t)(i + j * VW) * size, 64);
+                fetch_lines(fetch, w + (size_t)(i + j * VW) * size, 64);
             const v_f x = load_plain(type, w, i + j * VW);
             UNROLL for (int c = 0; c < C; c++) acc[c][j] =
                 v_fma(x, v_load(act[c] + i + j * VW), acc[c][j]);

@@ -43,7 +43,7 @@ INLINE void row_pairs(int64_t k, const char *w, struct fetch fetch, const float 
             const char *p = w + (size_t)at * sizeof(uint16_t);
             __m512i x = _mm512_loadu_si512(p);
             LOADED_ONCE(x);
-            fetch_weights(fetch, p, 64);
+            fetch_lines(fetch, p, 64);
             acc[2 * h] = v_fma(_mm512_castsi512_ps(_mm512_slli_epi32(x, 16)), v_load(parted + at),
                                acc[2 * h]);
             acc[2 * h + 1] = v_fma(_mm512_castsi512_ps(_mm512_and_si512(x, odd_bits)),

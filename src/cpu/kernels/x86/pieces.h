@@ -194,13 +194,13 @@ INLINE float digits_pieces(enum sheaf_type type, enum sheaf__act act, int64_t k,
     __m512 acc = v_set1(0.0f), mins = acc, s = acc, m = acc;
     __m512i q[4];
     if (k == 0) return 0.0f;
-    fetch_weights(fetch, w, block);
+    fetch_lines(fetch, w, block);
     unpack_pieces(type, w, q, &s, &m);
     for (int64_t left = k / SHEAF__QK_K - 1; left > 0; left--, y += part) {
         __m512i next[4];
         __m512 next_s, next_m = m;
         w += block;
-        fetch_weights(fetch, w, block);
+        fetch_lines(fetch, w, block);
         unpack_pieces(type, w, next, &next_s, &next_m);
         add_pieces(type, act, q, s, m, y, &acc, &mins);
         EACH_4(q) = next[v];

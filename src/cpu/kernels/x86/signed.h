@@ -386,7 +386,7 @@ INLINE void digits_signed(enum sheaf_type type, int64_t k, const char *w, struct
         float t[TILE][16];
         uint32_t signs[8];
         if (signs_are_packed(type)) signs_256(type, p, signs);
-        fetch_weights(fetch, w, size_256(type));
+        fetch_lines(fetch, w, size_256(type));
         UNROLL for (int c = 0; c < C; c++) {
             const struct sheaf__act_digits *y = &act[c][i / SHEAF__QK_K];
             const struct scales dx = each_twice(_mm256_load_ps(y->d));
@@ -460,7 +460,7 @@ INLINE void digits_iq4(enum sheaf_type type, enum sheaf__act act, int64_t k, con
         const __m256 d = xs ? scales_32(type, p) : halves_8(p, block);
         __m256i q[8];
         __m256 dot[TILE];
-        fetch_weights(fetch, w, size_256(type));
+        fetch_lines(fetch, w, size_256(type));
         nibbles_oct(p + qs, block, q);
         UNROLL_8 for (int v = 0; v < 8; v++) q[v] = _mm256_shuffle_epi8(levels, q[v]);
         dots_iq4(q, act, cols, C, b, dot);
