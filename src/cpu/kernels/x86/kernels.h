@@ -134,9 +134,8 @@ INLINE void row_plain(enum sheaf_type type, int64_t k, const char *w, struct fet
     }
     int64_t i = 0;
     for (; i + ACCS * VW <= k; i += ACCS * VW) {
+        fetch_lines(fetch, w + (size_t)i * size, ACCS * VW * size);
         UNROLL for (int j = 0; j < ACCS; j++) {
-            if ((size_t)(j * VW) * size % 64 == 0)
-                fetch_lines(fetch, w + (size_t)(i + j * VW) * size, 64);
             const v_f x = load_plain(type, w, i + j * VW);
             UNROLL for (int c = 0; c < C; c++) acc[c][j] =
                 v_fma(x, v_load(act[c] + i + j * VW), acc[c][j]);
@@ -252,7 +251,7 @@ INLINE void rows_plain_few(enum sheaf_type type, int64_t k, const char *w, size_
     const size_t size = plain_size(type);
     const bool often = C == 1 && sheaf__cpu_fetch == SHEAF__FETCH_OFTEN;
     const bool fits = sheaf__cpu_fetch == SHEAF__FETCH_BOTH && C * k <= 2 * MOST_WHOLE;
-    const int64_t part = often && k > MOST_WHOLE ? PART : fits ? k : part_of(k, C);
+    const int64_t part = often && k > 2 * MOST_WHOLE ? PART : fits ? k : part_of(k, C);
     const size_t row = (size_t)part * size;
     if (C == 1) {
         BY_FETCH_PLAIN(row, w_stride,

@@ -2,7 +2,8 @@
  *
  * Three rows meet eight columns in registers, one of the ACCS sums of a row and a column after the other,
  * so that a weight is read from memory and converted once. Columns are multiplied in parts that stay in the
- * first cache; sums wait in memory. The next rows are fetched a line or two a step: all at once they
+ * first cache; sums wait in memory. (A Zen 4 reads columns from the second cache as fast and stores vectors of 512 bits
+ * at half the speed, so there they are whole, D164.) The next rows are fetched a line or two a step: all at once they
  * would fill the buffers that loads from the second cache need. Twice four columns read memory in one half of
  * the time and multiplied in both.
  *
@@ -13,7 +14,7 @@ enum { EIGHT_ROWS = 3, EIGHT_GROUP = 2 * EIGHT_ROWS, EIGHT_PART = 512 };
 static_assert(EIGHT_PART % (ACCS * VW) == 0, "whole rounds");
 
 /* Sum number j of EIGHT_ROWS rows by eight columns, n elements, whole rounds. */
-INLINE void tile_eight(enum sheaf_type type, int64_t n, const char *const *row, size_t ahead,
+INLINE void tile_eight(enum sheaf_type type, int64_t n, const char *const *row, struct fetch fetch,
                        const float *const *act, int j, bool first,
                        v_f (*sums)[ACCS][SHEAF__TILE_COLS]) {
     const size_t size = plain_size(type);
@@ -23,15 +24,15 @@ INLINE void tile_eight(enum sheaf_type type, int64_t n, const char *const *row, 
             first ? v_set1(0.0f) : sums[r][j][c];
     }
     for (int64_t i = j * VW; i < n; i += ACCS * VW) {
-        const size_t at = (size_t)(i - j * VW) * size + ahead;
+        const size_t at = (size_t)(i - j * VW) * size;
         v_f x[EIGHT_ROWS];
         UNROLL for (int r = 0; r < EIGHT_ROWS; r++) {
             x[r] = load_plain(type, row[r], i);
             /* a round is ACCS lines of F32; two of the others, of rows 0 and 1, then of row 2 */
             if (size == sizeof(float))
-                _mm_prefetch(row[r] + at + (size_t)j * 64, _MM_HINT_T1);
+                fetch_lines(fetch, row[r] + at + (size_t)j * 64, 64);
             else if (r / 2 == j / 2)
-                _mm_prefetch(row[r] + at + (size_t)(j % 2) * 64, _MM_HINT_T1);
+                fetch_lines(fetch, row[r] + at + (size_t)(j % 2) * 64, 64);
         }
         UNROLL_8 for (int c = 0; c < SHEAF__TILE_COLS; c++) {
             v_f y = v_load(act[c] + i);
@@ -63,10 +64,14 @@ INLINE void end_eight(enum sheaf_type type, int64_t k, int64_t i, const char *w,
 }
 
 /* Columns beyond nc are the first again, rows beyond nr the last. */
-INLINE void rows_eight(enum sheaf_type type, int64_t k, const char *w, size_t w_stride, int64_t nr,
-                       const void *const *columns, int nc, float *const *out) {
+INLINE void rows_eight(enum sheaf_type type, bool often, int64_t k, const char *w, size_t w_stride,
+                       int64_t nr, const void *const *columns, int nc, float *const *out) {
     const size_t size = plain_size(type);
     const int64_t whole = k / (ACCS * VW) * (ACCS * VW);
+    const size_t ahead = EIGHT_GROUP * w_stride;
+    const struct fetch fetch = often ? fetch_often(FETCH_MOST, ahead, 0, 0)
+                                     : (struct fetch){.ahead = {ahead}, .times = 1};
+    const int64_t part = often ? whole : EIGHT_PART;
     const float *act[SHEAF__TILE_COLS];
     v_f sums[EIGHT_GROUP][ACCS][SHEAF__TILE_COLS];
     for (int c = 0; c < SHEAF__TILE_COLS; c++) act[c] = columns[c < nc ? c : 0];
@@ -74,7 +79,7 @@ INLINE void rows_eight(enum sheaf_type type, int64_t k, const char *w, size_t w_
         const int64_t rows = nr - r0 < EIGHT_GROUP ? nr - r0 : EIGHT_GROUP;
         int64_t i = 0;
         do {
-            const int64_t n = whole - i < EIGHT_PART ? whole - i : EIGHT_PART;
+            const int64_t n = whole - i < part ? whole - i : part;
             const float *at[SHEAF__TILE_COLS];
             UNROLL_8 for (int c = 0; c < SHEAF__TILE_COLS; c++) at[c] = act[c] + i;
             for (int64_t r = 0; r < rows; r += EIGHT_ROWS) {
@@ -83,9 +88,9 @@ INLINE void rows_eight(enum sheaf_type type, int64_t k, const char *w, size_t w_
                     row[j] = w + (size_t)(r0 + (r + j < rows ? r + j : rows - 1)) * w_stride +
                              (size_t)i * size;
                 UNROLL for (int j = 0; j < ACCS; j++)
-                    tile_eight(type, n, row, EIGHT_GROUP * w_stride, at, j, i == 0, &sums[r]);
+                    tile_eight(type, n, row, fetch, at, j, i == 0, &sums[r]);
             }
-            i += EIGHT_PART;
+            i += part;
         } while (i < whole);
         for (int64_t r = 0; r < rows; r++)
             end_eight(type, k, whole, w + (size_t)(r0 + r) * w_stride, act, sums[r], nc, out,
@@ -95,8 +100,10 @@ INLINE void rows_eight(enum sheaf_type type, int64_t k, const char *w, size_t w_
 #define ROWS_EIGHT(NAME, TYPE, FEW)                                                                \
     static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \
                      const void *const *act, int nc, float *const *out) {                          \
-        if (nc > 4)                                                                                \
-            rows_eight(TYPE, k, w, w_stride, nr, act, nc, out);                                    \
+        if (nc > 4 && sheaf__cpu_fetch == SHEAF__FETCH_OFTEN)                                      \
+            rows_eight(TYPE, true, k, w, w_stride, nr, act, nc, out);                              \
+        else if (nc > 4)                                                                           \
+            rows_eight(TYPE, false, k, w, w_stride, nr, act, nc, out);                             \
         else                                                                                       \
             FEW(k, w, w_stride, nr, act, nc, out);                                                 \
     }
