@@ -71,6 +71,7 @@ static void note_late(int number) {
     (void)number;
     is_late = 1;
 }
+static void note_end(int number) { (void)number; } /* of the program: sigsuspend returns */
 
 static bool is_rank_0(void) {
     const char *rank = sheaf__launcher_rank();
@@ -158,42 +159,57 @@ static void start_program(char **argv, pid_t parent) {
     _exit(EXIT_NO_PROGRAM);
 }
 
-static void await_program(const char *name, int *status) {
-    const struct sigaction action = {.sa_handler = note_late};
-    sigaction(SIGALRM, &action, NULL);
+static void handle_signals(void) {
+    const struct sigaction pass = {.sa_sigaction = pass_on, .sa_flags = SA_SIGINFO};
+    const struct sigaction late = {.sa_handler = note_late}, end = {.sa_handler = note_end};
+    sigaction(SIGTERM, &pass, NULL);
+    sigaction(SIGINT, &pass, NULL);
+    sigaction(SIGHUP, &pass, NULL);
+    sigaction(SIGALRM, &late, NULL);
+    sigaction(SIGCHLD, &end, NULL);
+}
+
+/* The exit status. Signals come only while it waits, with the mask `open`. */
+static int await_program(const char *name, const sigset_t *open) {
+    int status = 0;
     alarm(LATE_SECONDS);
-    while (waitpid(program, status, 0) < 0 && errno == EINTR) {
-        if (!is_late || gg_claim_owner(claim)) continue;
+    while (waitpid(program, &status, WNOHANG) == 0) {
+        sigsuspend(open);
+        if (is_late && !gg_claim_owner(claim))
+            fprintf(stderr,
+                    "sheaf-worker: %s has loaded no backend in %d s and computes without SHEAF "
+                    "until it does; one that has them built in calls ggml_backend_load_all()\n",
+                    name, LATE_SECONDS);
         is_late = 0;
-        fprintf(stderr,
-                "sheaf-worker: %s has loaded no backend in %d s and computes without SHEAF until "
-                "it does; one that has them built in calls ggml_backend_load_all()\n",
-                name, LATE_SECONDS);
     }
     alarm(0);
+    program = 0;
+    return exit_status(status);
 }
 
 static int run_program(char **argv) {
-    int status = 0;
+    const pid_t parent = getpid();
+    sigset_t all, open;
     claim = gg_claim_make();
     if (claim < 0) return fail(strerror(errno));
-    const pid_t parent = getpid();
+    in_open_mpi = getenv("OMPI_COMM_WORLD_SIZE") != NULL;
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, &open);
+    handle_signals();
     program = fork();
     if (program < 0) return fail(strerror(errno));
-    if (program == 0) start_program(argv, parent);
-    in_open_mpi = getenv("OMPI_COMM_WORLD_SIZE") != NULL;
-    const struct sigaction action = {.sa_sigaction = pass_on, .sa_flags = SA_SIGINFO};
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGHUP, &action, NULL);
-    await_program(argv[0], &status);
-    program = 0;
-    if (gg_claim_owner(claim)) return exit_status(status);
+    if (program == 0) {
+        sigprocmask(SIG_SETMASK, &open, NULL);
+        start_program(argv, parent);
+    }
+    const int status = await_program(argv[0], &open);
+    sigprocmask(SIG_SETMASK, &open, NULL);
+    if (gg_claim_owner(claim)) return status;
     fprintf(stderr,
             "sheaf-worker: %s ended (status %d) without loading a backend; one that has "
             "them built in calls ggml_backend_load_all()\n",
-            argv[0], exit_status(status));
-    return join_in_its_place(exit_status(status));
+            argv[0], status);
+    return join_in_its_place(status);
 }
 
 /* What stands before the program: --help, --version, or nothing. */
