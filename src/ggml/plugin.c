@@ -280,14 +280,15 @@ static void log_host(void) {
                   host.version, host.api_version, host.unknown[0] ? host.unknown : "nothing");
 }
 
-static bool start(const void *caller) {
-    enum sheaf_status st = gg_host_find(caller, &host);
-    if (st) {
-        sheaf_log(SHEAF_LOG_WARN,
-                  "SHEAF stays out of this program: %s (ggml %s, plugin for backend API 2 and 3)",
-                  sheaf_last_error(), host.version);
-        return false;
-    }
+static bool fits(const void *caller) {
+    if (!gg_host_find(caller, &host)) return true;
+    sheaf_log(SHEAF_LOG_WARN,
+              "SHEAF stays out of this program: %s (ggml %s, plugin for backend API 2 and 3)",
+              sheaf_last_error(), host.version);
+    return false;
+}
+
+static bool start(void) {
     log_host();
     if (gg_claim_take()) {
         sheaf_log(SHEAF_LOG_WARN, "SHEAF stays out of this program: %s", sheaf_last_error());
@@ -304,7 +305,7 @@ static bool start(const void *caller) {
     return true;
 }
 
-/* Numbers, layouts and the uids of graphs are those of the ggml that came first: another one in the
+/* Numbers, layouts and the uids of graphs are those of the ggml that came first and fits: another one in the
  * same process (Python's packages bring their own) would have its ops taken for others. */
 static bool serves(const void *caller) {
     if (!gg_host_is_of(&host, caller)) return true;
@@ -314,12 +315,13 @@ static bool serves(const void *caller) {
 
 SHEAF_PUBLIC struct gg_reg *ggml_backend_init(void);
 SHEAF_PUBLIC struct gg_reg *ggml_backend_init(void) {
-    static bool asked, usable;
+    static bool settled, usable;
     const void *caller = __builtin_return_address(0);
     /* A rank whose members are devices of ggml opens that library, which may load the plugin in
      * turn: there it gives no device. */
-    const bool within = sheaf_backend_reg_by_name("ggml");
-    if (!asked && !within) usable = start(caller);
-    asked = true;
+    if (sheaf_backend_reg_by_name("ggml")) settled = true;
+    if (!settled && !fits(caller)) return NULL;
+    if (!settled) usable = start();
+    settled = true;
     return usable && serves(caller) ? &reg : NULL;
 }

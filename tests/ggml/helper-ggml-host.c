@@ -784,13 +784,14 @@ static void check_fork(struct on *on) {
     expect(status_of_fork(compute_in_child, on) == 0, "a child that computes");
 }
 
-/* A second ggml of this process, local to its handle, asks the plugin, too. */
-static void check_second_ggml(void *plugin, const char *path) {
+/* A second ggml of this process, local to its handle, asks the plugin, too. It is served if the first was not. */
+static void check_second_ggml(void *plugin, const char *path, bool served) {
     bool (*offered)(void *) = NULL;
     void *second = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     void *f = second ? dlsym(second, "fake_ggml_load") : NULL;
     memcpy(&offered, &f, sizeof f);
-    expect(offered && !offered(dlsym(plugin, "ggml_backend_init")), "a second ggml is refused");
+    expect(offered && offered(dlsym(plugin, "ggml_backend_init")) == served,
+           served ? "a second ggml is served" : "a second ggml is refused");
 }
 
 int main(int argc, char **argv) {
@@ -798,12 +799,12 @@ int main(int argc, char **argv) {
     if (!plugin) return 3;
     const char *mode = argc > 4 ? argv[4] : "";
     struct gg_reg *reg = registry(plugin);
+    if (!strcmp(mode, "second") && argc > 5) check_second_ggml(plugin, argv[5], !reg);
     if (!reg || !strcmp(mode, "close")) {
         dlclose(plugin);
         puts(reg ? "closed" : "refused");
         return failures != 0;
     }
-    if (!strcmp(mode, "second") && argc > 5) check_second_ggml(plugin, argv[5]);
     static struct on on[MAX_DEVICES];
     check_reg(reg);
     for (size_t i = 0; i < n_devices && i < MAX_DEVICES; i++) {

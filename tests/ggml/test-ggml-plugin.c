@@ -81,6 +81,12 @@ Test(ggml_plugin, two_ggmls_in_a_process) {
     shows("/lib/libfake-ggml-2.so, which loaded SHEAF first in this process");
     shows("\nok\n");
 }
+Test(ggml_plugin, a_ggml_after_one_that_was_refused) {
+    const char *mode = "second '" SHEAF_BUILD_DIR "/lib/libfake-ggml-3.so'";
+    cr_expect_eq(ranks(2, "fake-ggml-shifted", 2, mode), 0, "%s", out);
+    shows("SHEAF stays out of this program: ");
+    shows("\nrefused\n");
+}
 /* Inside a call of the plugin's, which its end would wait for. */
 Test(ggml_plugin, a_handler_that_ends_the_program) {
     cr_expect_eq(host("env", "fake-ggml-3", 3, "exit"), 5, "%s", out);
