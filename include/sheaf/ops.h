@@ -316,9 +316,9 @@ struct sheaf_tensor *sheaf_clamp(struct sheaf_context *ctx, struct sheaf_tensor 
 /* a > 0 ? a : slope * a */
 struct sheaf_tensor *sheaf_leaky_relu(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                       float slope);
-/* F32 of the shape of `shape_of`, every element `value`. shape_of is not read and is no operand. */
-struct sheaf_tensor *sheaf_fill(struct sheaf_context *ctx, struct sheaf_tensor *shape_of,
-                                float value);
+/* Of the shape and type of `like`, which is F32, F16 or BF16, every element `value`. `like` is not read and is no
+ * operand. */
+struct sheaf_tensor *sheaf_fill(struct sheaf_context *ctx, struct sheaf_tensor *like, float value);
 
 /* Of each element; dst has the shape and type of a, which is F32, F16 or BF16. XIELU has parameters
  * and a constructor of its own. */

@@ -14,18 +14,28 @@ HD char *element_at(const View &v, int64_t i, int64_t at[4]) {
     return v.data + offset;
 }
 
-/* dst F32 */
-static __global__ void fill_kernel(View dst, float value, int64_t n) {
+/* dst of elements of `size` bytes: 4, or 2, whose bits are the lower ones */
+static __global__ void fill_kernel(View dst, uint32_t bits, int size, int64_t n) {
     int64_t at[4];
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n;
-         i += (int64_t)gridDim.x * THREADS)
-        *(float *)(void *)element_at(dst, i, at) = value;
+         i += (int64_t)gridDim.x * THREADS) {
+        void *y = element_at(dst, i, at);
+        if (size == 2) {
+            *(uint16_t *)y = (uint16_t)bits;
+        } else {
+            *(uint32_t *)y = bits;
+        }
+    }
 }
 
 static enum sheaf_status launch_fill(struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst) {
     const int64_t n = sheaf_nelements(dst);
+    const float value = sheaf__param_f32(dst, 0);
+    uint32_t bits = 0; /* a CPU of CUDA has the lowest byte first */
+    const enum sheaf_status st = sheaf_from_float(dst->type, &value, &bits, 1);
+    if (st) return st;
     CUDA_LAUNCH_PLAIN(fill_kernel, sheaf__cuda_blocks(n, THREADS), THREADS, 0, q->stream,
-                      sheaf__cuda_view(dst), sheaf__param_f32(dst, 0), n);
+                      sheaf__cuda_view(dst), bits, (int)sheaf_type_size(dst->type), n);
     return sheaf__cuda_launched(q, dst);
 }
 

@@ -137,8 +137,7 @@ enum sheaf_status gg_encode(struct gg_encoder *e, const struct gg_cgraph *graph)
     return st ? st : find_results(e, graph);
 }
 
-enum sheaf_status gg_encode_question(struct gg_encoder *e, const struct gg_tensor *t,
-                                     bool converts) {
+enum sheaf_status gg_encode_question(struct gg_encoder *e, const struct gg_tensor *t) {
     struct sheaf_tensor s;
     struct gg_record r;
     struct gg_operands o;
@@ -146,21 +145,6 @@ enum sheaf_status gg_encode_question(struct gg_encoder *e, const struct gg_tenso
     if (!st && !gg_translate(e->host, t, &s, &o)) st = gg_refuse_tensor(t);
     if (st) return st;
     gg_record_fill(&r, &s, GG_NODE);
-    if (s.op == SHEAF_OP_FILL && s.type != SHEAF_TYPE_F32) {
-        struct gg_record from = r;
-        from.kind = GG_LEAF_INPUT;
-        from.op = SHEAF_OP_NONE;
-        from.type = SHEAF_TYPE_F32;
-        memset(from.params, 0, sizeof from.params);
-        gg_record_make_dense(&from);
-        if (!converts) {
-            r.type = SHEAF_TYPE_F32;
-        } else {
-            r.op = SHEAF_OP_DUP;
-            memset(r.params, 0, sizeof r.params);
-            r.src[0] = gg_record_add(e, &from, t);
-        }
-    }
     for (int i = 0; i < SHEAF_MAX_SRC && o.order[i] >= 0; i++) {
         const struct gg_tensor *src = t->src[o.order[i]];
         struct sheaf_tensor shape;

@@ -62,9 +62,7 @@ struct gg_encoder {
 enum sheaf_status gg_encode(struct gg_encoder *e, const struct gg_cgraph *graph);
 void gg_encoder_free(struct gg_encoder *e);
 
-/* The node alone, its operands as inputs: in e->graph, as e->n_made records. Of a FILL that is no F32:
- * the FILL of F32, or if `converts` the conversion behind it. */
-enum sheaf_status gg_encode_question(struct gg_encoder *e, const struct gg_tensor *node,
-                                     bool converts);
+/* The node alone, its operands as inputs: in e->graph, as e->n_made records. */
+enum sheaf_status gg_encode_question(struct gg_encoder *e, const struct gg_tensor *node);
 
 #endif

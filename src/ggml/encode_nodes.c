@@ -184,24 +184,6 @@ static enum sheaf_status unflatten(struct gg_encoder *e, const struct gg_tensor 
     return st;
 }
 
-/* FILL makes F32: other types are converted from it. */
-static enum sheaf_status encode_fill(struct gg_encoder *e, const struct gg_tensor *t,
-                                     struct gg_record *r, uint32_t *out) {
-    const uint32_t type = r->type;
-    r->type = SHEAF_TYPE_F32;
-    gg_record_make_dense(r);
-    const uint32_t fresh = gg_record_add(e, r, t);
-    if (!fresh) return gg_encode_no_memory();
-    if (t->view_src) return copy_into(e, t, fresh, out);
-    r->op = SHEAF_OP_DUP;
-    r->type = type;
-    r->src[0] = fresh;
-    gg_record_make_dense(r);
-    memset(r->params, 0, sizeof r->params);
-    *out = gg_record_add(e, r, t);
-    return *out ? SHEAF_STATUS_SUCCESS : gg_encode_no_memory();
-}
-
 enum sheaf_status gg_encode_node(struct gg_encoder *e, const struct gg_tensor *t, uint32_t *out) {
     struct sheaf_tensor s;
     struct gg_record r;
@@ -215,7 +197,6 @@ enum sheaf_status gg_encode_node(struct gg_encoder *e, const struct gg_tensor *t
     }
     enum sheaf_status st = encode_operands(e, t, &o, &r);
     if (st) return st;
-    if (s.op == SHEAF_OP_FILL && s.type != SHEAF_TYPE_F32) return encode_fill(e, t, &r, out);
     if (gg_writes_operand(&s)) {
         const uint32_t target = r.src[gg_shown_operand(&s)];
         r.view_of = e->made[target - 1].owner + 1;

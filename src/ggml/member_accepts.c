@@ -57,6 +57,7 @@ static bool unary(const struct sheaf_tensor *n) {
            (n->op_params[0] != SHEAF_UNARY_OP_XIELU || (lies(n->src[0], DENSE) && lies(n, DENSE)));
 }
 static bool halves(const struct sheaf_tensor *n) { return floats(n) && n->type != SHEAF_TYPE_BF16; }
+static bool fill(const struct sheaf_tensor *n) { return is_f32(n) || n->type == SHEAF_TYPE_F16; }
 static bool matrix_f32(const struct sheaf_tensor *n) {
     return is_f32(n->src[0]) && n->src[0]->ne[2] == 1 && n->src[0]->ne[3] == 1;
 }
@@ -205,7 +206,7 @@ static const struct limits limits[SHEAF_OP_COUNT] = {
     [SHEAF_OP_UNARY] = ROW(unary),
     [SHEAF_OP_LEAKY_RELU] = MAP(halves),
     [SHEAF_OP_CLAMP] = ROW(halves),
-    [SHEAF_OP_FILL] = {true, ANY, ANY, DENSE, NULL},
+    [SHEAF_OP_FILL] = {true, ANY, ANY, DENSE, fill},
     [SHEAF_OP_GLU] = {true, DENSE, DENSE, DENSE, glu},
     [SHEAF_OP_SUM] = {true, DENSE, ANY, DENSE, all_f32},
     [SHEAF_OP_SUM_ROWS] = ROW(all_f32),

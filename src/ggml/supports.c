@@ -8,14 +8,13 @@
 struct question {
     size_t device;
     const struct gg_tensor *op;
-    bool converts; /* of a FILL: the conversion behind it is asked for */
 };
 
 /* What a device can do does not depend on where operands lie. */
 static enum sheaf_status supports_task(void *argument) {
     const struct question *q = argument;
     struct gg_encoder *e = &gg_driver.encoder;
-    const enum sheaf_status st = gg_encode_question(e, q->op, q->converts);
+    const enum sheaf_status st = gg_encode_question(e, q->op);
     struct gg_command c = {.kind = GG_COMMAND_ASK,
                            .device = (uint32_t)q->device,
                            .n_records = e->n_made,
@@ -25,20 +24,6 @@ static enum sheaf_status supports_task(void *argument) {
 
 static bool is_asked_here(size_t device, const struct sheaf_tensor *node) {
     return sheaf_backend_dev_supports_op(gg_engine_device(gg_driver.engine, device), node);
-}
-
-/* FILL makes F32, and other types are converted from it (encode_nodes.c). */
-static bool can_fill(size_t device, const struct sheaf_tensor *node) {
-    struct sheaf_tensor fill = *node, copy = *node, from;
-    fill.type = SHEAF_TYPE_F32;
-    fill.nb[0] = sheaf_type_size(SHEAF_TYPE_F32);
-    for (int i = 1; i < SHEAF_MAX_DIMS; i++) fill.nb[i] = fill.nb[i - 1] * (size_t)fill.ne[i - 1];
-    from = fill;
-    from.op = SHEAF_OP_NONE;
-    copy.op = SHEAF_OP_DUP;
-    memset(copy.op_params, 0, sizeof copy.op_params);
-    copy.src[0] = &from;
-    return is_asked_here(device, &fill) && is_asked_here(device, &copy);
 }
 
 /* A result that is written over an operand is copied there afterwards. */
@@ -107,11 +92,8 @@ bool gg_driver_supports(size_t device, const struct gg_tensor *asked) {
     }
     if (gg_is_view(&node)) return true;
     if (t->view_src && !is_written_here(device, t->view_src)) return false;
-    const bool fills = node.op == SHEAF_OP_FILL && node.type != SHEAF_TYPE_F32;
-    struct question q = {device, t, false}, conversion = {device, t, true};
-    if (gg_engine_asks_all(gg_driver.engine, device))
-        return !gg_call(supports_task, &q) && (!fills || !gg_call(supports_task, &conversion));
-    if (fills) return can_fill(device, &node) && can_copy_into(device, t, &node);
+    struct question q = {device, t};
+    if (gg_engine_asks_all(gg_driver.engine, device)) return !gg_call(supports_task, &q);
     return is_asked_here(device, &node) &&
            (gg_writes_operand(&node) || can_copy_into(device, t, &node));
 }

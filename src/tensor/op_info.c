@@ -139,7 +139,7 @@ static bool check_add_id(const struct sheaf_tensor *dst) {
 
 /* ---- places ---- */
 
-static bool check_fill(const struct sheaf_tensor *dst) { return is_dense_f32(dst); }
+static bool check_fill(const struct sheaf_tensor *dst) { return is_plain(dst) && is_dense(dst); }
 
 static bool check_repeat(const struct sheaf_tensor *dst) {
     return dst->type == dst->src[0]->type && !sheaf_is_quantized(dst->type) &&

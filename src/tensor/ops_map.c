@@ -55,10 +55,11 @@ struct sheaf_tensor *sheaf_xielu(struct sheaf_context *ctx, struct sheaf_tensor 
 
 /* ---- places of elements ---- */
 
-struct sheaf_tensor *sheaf_fill(struct sheaf_context *ctx, struct sheaf_tensor *shape_of,
-                                float value) {
-    if (missing(shape_of, shape_of)) return NULL;
-    struct sheaf_tensor *t = make(ctx, SHEAF_OP_FILL, SHEAF_TYPE_F32, shape_of->ne, NULL, NULL);
+struct sheaf_tensor *sheaf_fill(struct sheaf_context *ctx, struct sheaf_tensor *like, float value) {
+    if (missing(like, like)) return NULL;
+    if (!is_plain_type(like->type))
+        return refuse("FILL", like, NULL, "the tensor must be f32, f16 or bf16");
+    struct sheaf_tensor *t = make(ctx, SHEAF_OP_FILL, like->type, like->ne, NULL, NULL);
     if (t) sheaf__set_param_f32(t, 0, value);
     return t;
 }

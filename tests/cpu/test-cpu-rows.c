@@ -181,7 +181,8 @@ static T *sort(C *c, T *a, bool down) {
     K(pad_circular, 0, sheaf_pad(c, X(F32, 5, 3, 2, 2), PADS(7, 1, 3, 0), PADS(12, 4, 0, 2), true))\
     K(pad_empty, 0, sheaf_pad(c, X(F32, 0, 3, 2, 1), PADS(0, 1, 0, 0), PADS(3, 1, 0, 2), false))   \
     K(fill, 0, sheaf_fill(c, X(F32, 700, 3, 2, 1), -2.5f))                                         \
-    K(fill_infinite, 0, sheaf_fill(c, L(I32, "ids 9", 7, 3, 2, 1), -INFINITY))
+    K(fill_infinite, 0, sheaf_fill(c, X(F16, 7, 3, 2, 1), -INFINITY))                             \
+    K(fill_bf16, 0, sheaf_fill(c, X(BF16, 33, 3, 1, 2), 1.5f))
 /* clang-format on */
 
 #define K(name, tolerance, expr) CASE(name, tolerance, expr)

@@ -706,7 +706,7 @@ const struct op_family op_families[] = {
     {"LOG", gen_positive, build_map, 1e-10, SHEAF_OP_LOG, 0},
     {"CLAMP", gen_types, build_map, 1e-10, SHEAF_OP_CLAMP, 0},
     {"LEAKY_RELU", gen_map, build_map, 1e-10, SHEAF_OP_LEAKY_RELU, 0},
-    {"FILL", gen_map, build_map, 0, SHEAF_OP_FILL, 0},
+    {"FILL", gen_types, build_map, 0, SHEAF_OP_FILL, 0},
     UNARY(SILU),
     UNARY(GELU),
     UNARY(RELU),

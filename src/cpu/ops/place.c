@@ -1,19 +1,22 @@
 /* Ops that only place elements: FILL, REPEAT, PAD. A member writes whole rows of dst. */
 #include "cpu/ops/ops.h"
 
-/* dst F32 */
+/* dst F32, F16 or BF16 */
 static enum sheaf_status op_fill(struct sheaf_tensor *dst, int ith, int nth,
                                  struct sheaf__cpu_sync *sync, void *work) {
     const float value = sheaf__param_f32(dst, 0);
+    const size_t size = sheaf_type_size(dst->type);
+    char bits[sizeof value];
     int64_t first, last;
     sheaf__cpu_share(sheaf_nrows(dst), ith, nth, &first, &last);
     (void)sync;
     (void)work;
-    for (int64_t row = first; row < last; row++) {
-        float *d = (float *)(void *)sheaf__cpu_row_data(dst, sheaf__cpu_row_at(dst->ne, row));
-        for (int64_t i = 0; i < dst->ne[0]; i++) d[i] = value;
+    const enum sheaf_status st = sheaf_from_float(dst->type, &value, bits, 1);
+    for (int64_t row = first; row < last && !st; row++) {
+        char *d = sheaf__cpu_row_data(dst, sheaf__cpu_row_at(dst->ne, row));
+        for (int64_t i = 0; i < dst->ne[0]; i++) memcpy(d + (size_t)i * size, bits, size);
     }
-    return SHEAF_STATUS_SUCCESS;
+    return st;
 }
 
 /* a [i, j, h, s] -> dst [I.i, J.j, H.h, S.s] of the same type */
