@@ -485,12 +485,14 @@ const struct sheaf__cpu_kernels *sheaf__cpu_kernels_at(int i);
 /* The reference, which runs anywhere; part of the library. */
 extern const struct sheaf__cpu_kernels sheaf__cpu_kernels_portable;
 
-/* Of each module of x86: how weights that meet one column are fetched. Set before the module's table is handed out. */
+/* Of each module of x86: how weights that meet one column are fetched, and rows of a cache. Set before the module's
+ * table is handed out. */
 enum sheaf__cpu_fetch {
     SHEAF__FETCH_SECOND, /* to the second cache */
     SHEAF__FETCH_FIRST,  /* to the first */
     SHEAF__FETCH_BOTH, /* to the second, and to the first a little ahead; by several columns, too */
-    SHEAF__FETCH_OFTEN, /* plain floats and types with a scale for 32 to the second more than once */
+    /* plain floats, of weights and of a cache, and types with a scale for 32 to the second more than once */
+    SHEAF__FETCH_OFTEN,
 };
 extern enum sheaf__cpu_fetch sheaf__cpu_fetch;
 

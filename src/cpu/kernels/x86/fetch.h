@@ -1,5 +1,5 @@
 /* A part of kernels.h and of bf16_rows.h: how weights are fetched from memory ahead of the loops that
- * read them, as the CPU wants it (sheaf__cpu_fetch). */
+ * read them, as the CPU wants it (sheaf__cpu_fetch). Rows of a cache: fetch_rows (attention.h). */
 
 /* How far ahead weights lie that are read so many bytes later, in rows of `row` bytes that are read. If these
  * are parts of longer rows, what comes next are the same parts of the next rows. */

@@ -86,8 +86,8 @@ INLINE v_f load_plain_n(enum sheaf_type type, const void *p, int64_t i, int64_t 
 /* Several columns that do not stay in the first cache beside the weights are multiplied in parts, for
  * PART_ROWS rows each: sums wait in memory meanwhile, in the lanes that they have, so that parts do
  * not show in the bits. Four columns of 5632 came from the second cache at half the speed. One column
- * is whole unless its weights are fetched often (rows_plain_few): a Zen 4 reads F16 by one of 14336
- * at 22 GB/s then, in parts at 30. */
+ * is whole unless it is long and its weights are fetched often (rows_plain_few): a Zen 4 reads F16 by one
+ * of 14336 at 22 GB/s then, in parts at 30. */
 enum { PART = 1024, PART_ROWS = 8, MOST_WHOLE = 4096 /* elements of all columns */ };
 INLINE int64_t part_of(int64_t k, int nc) { return nc == 1 || nc * k <= MOST_WHOLE ? k : PART; }
 
