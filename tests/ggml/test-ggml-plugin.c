@@ -548,14 +548,14 @@ Test(ggml_plugin, a_program_that_loads_no_backend) {
           "in calls ggml_backend_load_all()\n");
     cr_expect(!strstr(out, "MPI_ABORT") && !strstr(out, "failed"), "%s", out);
 }
-/* A server would compute without SHEAF for days: its alarm, after 20 s, comes at once here. */
+/* A server would compute without SHEAF for days: its alarm, after 20 s, comes a second before the backend here. */
 Test(ggml_plugin, a_program_that_has_loaded_no_backend_yet) {
     static const char text[] = "has loaded no backend in 20 s and computes without SHEAF until it "
                                "does; one that has them built in calls ggml_backend_load_all()\n";
     char before[512];
     snprintf(before, sizeof before,
              "mpirun --allow-run-as-root --oversubscribe -np 2 '%s/bin/sheaf-worker' -- sh -c "
-             "'kill -ALRM $PPID; \"$@\" && kill -ALRM $PPID && sleep 0.1' sh",
+             "'kill -ALRM $PPID; sleep 1; \"$@\" && kill -ALRM $PPID && sleep 0.1' sh",
              SHEAF_BUILD_DIR);
     cr_expect_eq(start(before, "helper-ggml-host", "fake-ggml-3", 3, ""), 0, "%s", out);
     shows("\nok\n");
