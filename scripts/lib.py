@@ -1,0 +1,71 @@
+"""What the Python scripts of this folder share: folders, messages, running a program, facts for the head of a table,
+types of arguments. Import it, do not run it."""
+import argparse, os, re, shlex, subprocess, sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+CACHE = os.environ.get("SHEAF_CACHE") or os.path.join(os.environ.get("XDG_CACHE_HOME") or
+                                                      os.path.expanduser("~/.cache"), "sheaf")
+PEERS = os.path.join(CACHE, "peers")  # a folder for each program that --build of bench-peers and bench-hosts made
+NAME = os.path.basename(sys.argv[0])
+
+
+def die(text):
+    sys.exit(f"{NAME}: {text}")
+
+
+def say(text):
+    print(f"{NAME}: {text}", file=sys.stderr, flush=True)
+
+
+def run(cmd, limit, env=None, errors=False):
+    """Standard output, and the errors behind it if asked for; ends the script with the command and its last words if it
+    fails."""
+    try:
+        p = subprocess.run(cmd, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit,
+                           env={**os.environ, **(env or {})})
+    except FileNotFoundError:
+        die(f"there is no program '{cmd[0]}'")
+    except subprocess.TimeoutExpired:
+        die(f"no result within {limit} s (--limit): {shlex.join(cmd)}")
+    if p.returncode:
+        lines = p.stderr.strip().splitlines()
+        own = [l for l in lines if l.startswith("sheaf-bench:")]  # before what a launcher has to say about it
+        die(f"exit status {p.returncode}: {shlex.join(cmd)}\n" + "\n".join(own or lines[-8:]))
+    return p.stdout + p.stderr if errors else p.stdout
+
+
+def machine_and_commit():
+    model = next((l.split(":", 1)[1].strip() for l in open("/proc/cpuinfo") if l.startswith("model name")), "unknown")
+    git = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True,
+                         text=True)
+    return model, git.stdout.strip() or "of no repository"
+
+
+def random_model(folder, name, limit, *options):
+    """Path of a model in the cache, which sheaf-make-model of that folder writes once, with these options."""
+    path = os.path.join(CACHE, name)
+    if not os.path.exists(path):
+        say(f"writing {path}")
+        os.makedirs(CACHE, exist_ok=True)
+        run([folder + "/sheaf-make-model", "-o", path, *options], limit)
+    return path
+
+
+# ---- types of arguments ----
+
+def numbers(text):
+    if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", text):
+        raise argparse.ArgumentTypeError(f"wants whole numbers like 1,2, not '{text}'")
+    return [int(n) for n in text.split(",")]
+
+
+def positive(text):
+    if not re.fullmatch(r"[1-9]\d*", text):
+        raise argparse.ArgumentTypeError(f"wants a whole number >= 1, not '{text}'")
+    return int(text)
+
+
+def named(text):
+    if not re.fullmatch(r"[\w.-]+=.+", text):
+        raise argparse.ArgumentTypeError(f"wants NAME=..., not '{text}'")
+    return text
