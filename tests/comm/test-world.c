@@ -369,6 +369,16 @@ Test(world_ranks, start_without_descriptors_of_processes, .timeout = 120) {
     }
 }
 
+/* One that is stopped is silent, also where the kernel tells nothing of it. */
+Test(world_ranks, miss_a_stopped_one_without_descriptors, .timeout = 60) {
+    char env[96];
+    snprintf(env, sizeof env, "SHEAF_TEST_ERROR=%d SHEAF_TIMEOUT_HEARTBEAT_MS=1500", EPERM);
+    const int rc = run_mpirun(3, env, 30, out, sizeof out, "helper-pidfd stop");
+    cr_assert(run_returns(rc, 1), "status %d\n%s", rc, out);
+    cr_assert_eq(count("rank 1 ("), 1, "%s", out);
+    cr_assert_not_null(strstr(out, "has not run for"), "%s", out);
+}
+
 Test(world_ranks, that_disagree_end_with_one_message, .timeout = 300) {
     static const struct {
         const char *mode, *a, *b;

@@ -61,6 +61,8 @@ static void tell(bool last) {
     if (sheaf__report_tell(sheaf__guard_watches(), last)) sheaf__guard_kick();
 }
 
+static bool is_dead(int neighbour) { return sheaf__guard.pidfds[neighbour] == SHEAF__DEAD; }
+
 /* ---- what the guard notices ---- */
 
 /* While an end is expected deaths are left unread: one that is still there afterwards counts. */
@@ -69,7 +71,7 @@ static void check_deaths(const struct pollfd *fds, int n, uint64_t now) {
     for (int i = 0; i < n; i++) {
         if (sheaf__guard.pidfds[i] < 0 || !fds[i].revents) continue;
         close(sheaf__guard.pidfds[i]);
-        sheaf__guard.pidfds[i] = -1;
+        sheaf__guard.pidfds[i] = SHEAF__DEAD;
         if (atomic_load(&sheaf__line(sheaf__guard.ranks[i])->left)) continue;
         if (sheaf__has_failed(sheaf__world())) continue; /* on its way out as we are */
         sheaf__notice_lost(sheaf__guard.ranks[i],
@@ -84,7 +86,7 @@ static void check_silence(uint64_t now, bool forgive) {
         struct sheaf__line *l = sheaf__line(sheaf__guard.ranks[i]);
         if (forgive) atomic_store_explicit(&l->heard_ns, now, memory_order_relaxed);
         const uint64_t heard = atomic_load_explicit(&l->heard_ns, memory_order_relaxed);
-        if (sheaf__guard.pidfds[i] < 0 || atomic_load(&l->left) || now < heard + limit) continue;
+        if (is_dead(i) || atomic_load(&l->left) || now < heard + limit) continue;
         sheaf__notice_lost(sheaf__guard.ranks[i],
                            "has not run for %.1f s, so it is stopped or starved "
                            "(SHEAF_TIMEOUT_HEARTBEAT_MS)",
@@ -176,7 +178,7 @@ static int place_of(int rank) {
 
 static bool is_silent(int i, uint64_t now) {
     const struct sheaf__line *l = sheaf__line(sheaf__guard.ranks[i]);
-    return sheaf__guard.pidfds[i] >= 0 && !atomic_load(&l->left) &&
+    return !is_dead(i) && !atomic_load(&l->left) &&
            now > atomic_load_explicit(&l->heard_ns, memory_order_relaxed) + SILENT_NS;
 }
 
@@ -187,7 +189,7 @@ static void dump_records(uint64_t now) {
     if (sheaf__guard_watches() && list) {
         list[n++] = (struct sheaf__dump){me, place_of(me)};
         for (int i = 0; i < sheaf__guard_n_neighbours(); i++)
-            if (sheaf__guard.pidfds[i] < 0 || is_silent(i, now))
+            if (is_dead(i) || is_silent(i, now))
                 list[n++] =
                     (struct sheaf__dump){sheaf__guard.ranks[i], place_of(sheaf__guard.ranks[i])};
         sheaf__dumps_write(list, n);

@@ -9,6 +9,10 @@
 
 enum { SHEAF__GUARD_STATUS = 1 /* of a process that the guard ends */ };
 
+/* In place of a descriptor: the kernel gives none, and silence alone tells of that rank's end; the
+ * rank was seen to die. */
+enum { SHEAF__NO_PIDFD = -1, SHEAF__DEAD = -2 };
+
 /* What the two threads share. The main thread fills in what is not atomic before `watching`. */
 struct sheaf__guard {
     pthread_t thread;

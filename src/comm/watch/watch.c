@@ -84,7 +84,7 @@ static enum sheaf_status watch_neighbours(void) {
         const int fd = (int)syscall(SYS_pidfd_open, (pid_t)pids[r], 0);
         if (fd < 0 && !st) st = without_pidfd(errno, r, pids[r]);
         sheaf__guard.ranks[sheaf__guard.n_pidfds] = r;
-        sheaf__guard.pidfds[sheaf__guard.n_pidfds++] = fd;
+        sheaf__guard.pidfds[sheaf__guard.n_pidfds++] = fd < 0 ? SHEAF__NO_PIDFD : fd;
     }
     st = sheaf_world_agree(st, "start");
     const uint64_t now = sheaf__time_ns();
