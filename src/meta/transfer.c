@@ -83,9 +83,9 @@ struct write {
     enum write_kind kind;
     const char *data; /* of byte `begin` */
     uint8_t value;
-    sheaf_tensor_read_fn read;
+    sheaf_tensor_read_fn read; /* counts from `begin` */
     void *user;
-    size_t begin, end; /* bytes of the whole tensor */
+    size_t begin, end; /* bytes of the recorded tensor, of which a view is a part */
     /* of the member that is written to */
     struct sheaf_tensor *slice;
     struct meta_staging *staging;
@@ -102,13 +102,13 @@ static enum sheaf_status write_run(struct write *w, size_t full, size_t local, s
         break;
     }
     if (sheaf_backend_buffer_is_host(slice->buffer))
-        return w->read(w->user, full, (char *)slice->data + local, n);
+        return w->read(w->user, full - w->begin, (char *)slice->data + local, n);
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     for (size_t at = 0, len; at < n && !st; at += len) {
         void *block = NULL;
         len = n - at < STAGED_BYTES ? n - at : STAGED_BYTES;
         st = sheaf__meta_stage(w->staging, len, &block);
-        if (!st) st = w->read(w->user, full + at, block, len);
+        if (!st) st = w->read(w->user, full - w->begin + at, block, len);
         if (!st) st = sheaf_backend_tensor_set(slice, block, local + at, len);
     }
     return st;
@@ -124,8 +124,8 @@ static enum sheaf_status write_short_runs(struct write *w, const struct meta_pie
         rows = p->outer - o < most ? p->outer - o : most;
         st = sheaf__meta_stage(w->staging, rows * p->n, &block);
         for (size_t i = 0; i < rows && !st; i++)
-            st = w->read(w->user, p->full + (o + i) * p->full_stride, (char *)block + i * p->n,
-                         p->n);
+            st = w->read(w->user, p->full - w->begin + (o + i) * p->full_stride,
+                         (char *)block + i * p->n, p->n);
         if (!st)
             st = sheaf_backend_tensor_set_2d(w->slice, block, p->local + o * p->local_stride, p->n,
                                              rows, p->local_stride, p->n);
@@ -135,14 +135,14 @@ static enum sheaf_status write_short_runs(struct write *w, const struct meta_pie
 
 static enum sheaf_status write_piece(void *user, const struct meta_piece *p) {
     struct write *w = user;
-    if (w->kind == WRITE_DATA && w->begin == 0 &&
-        w->end >= p->full + (p->outer - 1) * p->full_stride + p->n) {
-        return sheaf_backend_tensor_set_2d(w->slice, w->data + p->full, p->local, p->n, p->outer,
-                                           p->local_stride, p->full_stride);
-    }
-    if (w->kind == WRITE_READ && p->outer > 1 && p->n < STAGED_BYTES &&
+    const bool whole =
+        w->begin <= p->full && w->end >= p->full + (p->outer - 1) * p->full_stride + p->n;
+    if (whole && w->kind == WRITE_DATA)
+        return sheaf_backend_tensor_set_2d(w->slice, w->data + (p->full - w->begin), p->local, p->n,
+                                           p->outer, p->local_stride, p->full_stride);
+    if (whole && w->kind == WRITE_READ && p->outer > 1 && p->n < STAGED_BYTES &&
         !sheaf_backend_buffer_is_host(w->slice->buffer))
-        return write_short_runs(w, p); /* a reader gives the whole tensor */
+        return write_short_runs(w, p);
     /* the first run that can reach `begin` */
     size_t first = 0;
     if (p->full_stride && w->begin > p->full + p->n)

@@ -109,6 +109,63 @@ Test(mixed, scheduler_over_a_mixed_group) {
     cr_assert(run_sched_scenario(g.members, g.n, 4));
 }
 
+/* ---- reading into a view ---- */
+
+enum { ROWS = 6, ROW = 8, FIRST = 2, SEEN = 3 }; /* the view shows rows [FIRST, FIRST + SEEN) */
+
+static enum sheaf_status given_axis(const struct sheaf_tensor *t, const void *user,
+                                    struct sheaf_split_state **out) {
+    const enum sheaf_split_axis axis = *(const enum sheaf_split_axis *)user;
+    const int64_t counts[] = {t->ne[axis % SHEAF_MAX_DIMS] / 2, t->ne[axis % SHEAF_MAX_DIMS] / 2};
+    *out = axis > SHEAF_SPLIT_AXIS_3 ? sheaf_split_state_new(axis, 2, 0)
+                                     : sheaf_split_state_cut(axis, 2, counts, 1);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status read_view(void *user, size_t offset, void *dst, size_t size) {
+    const size_t all = SEEN * ROW * sizeof(float);
+    if (offset > all || size > all - offset)
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "%zu bytes at %zu of the view", size, offset);
+    memcpy(dst, (const char *)user + offset, size);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* `read` is asked for bytes of the view, and nothing beside the view is written. */
+static void read_into_a_view(struct group g, enum sheaf_split_axis axis) {
+    float before[ROWS * ROW], data[SEEN * ROW], got[ROWS * ROW];
+    sheaf_backend_dev_t meta;
+    sheaf_backend_buffer_t buffer;
+    cr_assert_eq(sheaf_backend_meta_device(g.members, g.n, given_axis, &axis, NULL, &meta),
+                 SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+    struct sheaf_context *ctx =
+        sheaf_init((struct sheaf_init_params){.mem_size = 1 << 13, .no_alloc = true});
+    struct sheaf_tensor *t = sheaf_new_tensor_2d(ctx, SHEAF_TYPE_F32, ROW, ROWS);
+    struct sheaf_tensor *view = sheaf_view_2d(ctx, t, ROW, SEEN, t->nb[1], FIRST * t->nb[1]);
+    cr_assert_eq(sheaf_backend_alloc_ctx_tensors_from_buft(ctx, sheaf_backend_dev_buffer_type(meta),
+                                                           &buffer),
+                 SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+    for (int i = 0; i < ROWS * ROW; i++) before[i] = (float)i;
+    for (int i = 0; i < SEEN * ROW; i++) data[i] = (float)(1000 + i);
+    cr_assert_eq(sheaf_backend_tensor_set(t, before, 0, sizeof before), SHEAF_STATUS_SUCCESS);
+    cr_expect_eq(sheaf_backend_tensor_set_from(view, read_view, data), SHEAF_STATUS_SUCCESS,
+                 "axis %s: %s", sheaf_split_axis_name(axis), sheaf_last_error());
+    cr_assert_eq(sheaf_backend_tensor_get(t, got, 0, sizeof got), SHEAF_STATUS_SUCCESS);
+    memcpy(before + FIRST * ROW, data, sizeof data);
+    for (int i = 0; i < ROWS * ROW; i++)
+        cr_expect_eq(got[i], before[i], "axis %s, element %d: %g, not %g",
+                     sheaf_split_axis_name(axis), i, (double)got[i], (double)before[i]);
+    sheaf_backend_buffer_free(buffer);
+    sheaf_free(ctx);
+    sheaf_backend_meta_device_free(meta);
+}
+Test(mixed, reads_into_a_view) {
+    const struct group g = up("CPU0 Far0");
+    read_into_a_view(g, SHEAF_SPLIT_AXIS_0);
+    read_into_a_view(g, SHEAF_SPLIT_AXIS_1);
+    read_into_a_view(g, SHEAF_SPLIT_AXIS_MIRRORED);
+    read_into_a_view(g, SHEAF_SPLIT_AXIS_PARTIAL);
+}
+
 /* ---- every op ---- */
 
 #define FAR_PATH "SHEAF_BACKEND_PATH=" FAR_MODULE_DIR
