@@ -105,33 +105,46 @@ static void write_rank(FILE *f, int rank, const struct sheaf__event *list, size_
     }
 }
 
-/* Each rank in turn sends its events to all; only rank 0 keeps them, until they are written. */
-static enum sheaf_status merge(FILE *f) {
-    struct head {
-        uint64_t n, dropped;
-        int64_t offset, zero;
-    } mine = {.offset = clock_offset}, head;
+struct head { /* of a rank's events */
+    uint64_t n, dropped;
+    int64_t offset; /* of its clock */
+};
+
+/* Rank 0 writes the events of each rank in turn, so it needs memory for those of one rank. */
+static enum sheaf_status write_ranks(FILE *f, const struct head *heads, size_t *sizes) {
     const struct sheaf__events *own = sheaf__events();
-    mine.n = own->n;
-    mine.dropped = own->n_asked - own->n;
-    mine.zero = own->n ? (int64_t)own->events[0].start : 0;
+    const int64_t zero = own->n ? (int64_t)own->events[0].start : 0;
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    int64_t zero = 0;
     for (int r = 0; r < sheaf_world_size() && !st; r++) {
-        const bool me = r == sheaf_world_rank();
-        head = mine;
-        st = sheaf_world_broadcast(&head, sizeof head, r, WHAT);
-        if (st) break;
-        struct sheaf__event *list = me ? own->events : NULL;
-        if (!me && head.n < SIZE_MAX / 2 / sizeof *list)
-            list = malloc((size_t)head.n * sizeof *list + 1);
-        if (!list) st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", WHAT);
+        const size_t n = (size_t)heads[r].n;
+        if (n > MAX_EVENTS)
+            return sheaf_set_error(SHEAF_STATUS_PEER, "%s: %s has %zu events; it takes up to %d",
+                                   WHAT, sheaf__rank_text(r), n, MAX_EVENTS);
+        struct sheaf__event *list = f ? malloc(n * sizeof *list + 1) : NULL;
+        if (f && !list) st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", WHAT);
         st = sheaf_world_agree(st, WHAT);
-        if (!st) st = sheaf_world_broadcast(list, (size_t)head.n * sizeof *list, r, WHAT);
-        if (r == 0) zero = head.zero;
-        if (!st && f) write_rank(f, r, list, (size_t)head.n, head.dropped, head.offset, zero);
-        if (!me) free(list);
+        sizes[r] = n * sizeof *list;
+        if (!st) st = sheaf_world_gather_v(own->events, list, sizes, 0, WHAT);
+        sizes[r] = 0;
+        if (!st && f) write_rank(f, r, list, n, heads[r].dropped, heads[r].offset, zero);
+        free(list);
     }
+    return st;
+}
+
+static enum sheaf_status merge(FILE *f) {
+    const struct sheaf__events *own = sheaf__events();
+    const struct head mine = {own->n, own->n_asked - own->n, clock_offset};
+    struct head *heads = calloc((size_t)sheaf_world_size(), sizeof *heads);
+    size_t *sizes = calloc((size_t)sheaf_world_size(), sizeof *sizes);
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    if (!heads || !sizes)
+        st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", WHAT);
+    st = sheaf_world_agree(st, WHAT);
+    if (!st) st = sheaf_world_all_gather(&mine, sizeof mine, heads, WHAT);
+    if (!st) st = write_ranks(f, heads, sizes);
+    free(heads);
+    free(sizes);
     return st;
 }
 
