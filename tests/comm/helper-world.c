@@ -166,6 +166,20 @@ static bool control(void) {
     return true;
 }
 
+/* One side of an order that is longer than a header takes comes long after the other. */
+static bool late_call(int late) {
+    enum { BYTES = 8 << 20 };
+    uint8_t *data = calloc(1, BYTES);
+    if (sheaf_world_rank() == 0) memset(data, 7, BYTES);
+    if (sheaf_world_rank() == late) sleep(2);
+    const enum sheaf_status st = sheaf_world_call(data, BYTES, 0, "the next order");
+    const bool right = !st && data[0] == 7 && data[BYTES - 1] == 7;
+    free(data);
+    if (!right) return wrong("a late call");
+    printf("ok rank %d\n", sheaf_world_rank());
+    return true;
+}
+
 /* Ranks 1 and 2 fail, all learn rank 1's words; the world goes on. */
 static bool agree(void) {
     enum sheaf_status mine = SHEAF_STATUS_SUCCESS;
@@ -396,6 +410,8 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "away")) return quit(launcher_away());
     if (!strcmp(argv[1], "threads")) return quit(threads());
     if (!strcmp(argv[1], "control")) return quit(control());
+    if (!strcmp(argv[1], "late-call")) return quit(late_call(0));
+    if (!strcmp(argv[1], "late-callee")) return quit(late_call(1));
     if (!strcmp(argv[1], "agree")) return quit(agree());
     if (!strcmp(argv[1], "devices")) return quit(devices());
     if (!strcmp(argv[1], "unknown-type")) return quit(unknown_type());

@@ -337,6 +337,11 @@ Test(world_ranks, refuse_devices_of_unknown_types, .timeout = 60) {
 Test(world_ranks, wait_for_a_slow_one, .timeout = 120) {
     expect_ok("SHEAF_TIMEOUT_MS=3000", 3, "slow");
 }
+Test(world_ranks, wait_for_an_order_without_a_limit, .timeout = 120) {
+    /* over TCP the bytes behind the header take a while */
+    expect_ok("SHEAF_TIMEOUT_MS=1000 OMPI_MCA_btl=self,tcp", 2, "late-call");
+    expect_ok("SHEAF_TIMEOUT_MS=1000 OMPI_MCA_btl=self,tcp", 2, "late-callee");
+}
 Test(world_ranks, agree_on_the_lowest_failure, .timeout = 120) {
     const int rc = run_mpirun(3, NULL, 60, out, sizeof out, "helper-world agree");
     cr_assert(run_returns(rc, 1), "status %d\n%s", rc, out);

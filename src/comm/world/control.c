@@ -201,7 +201,7 @@ static enum sheaf_status round_trip(const struct exchange *e, bool payloads, uin
         .setting = outer == limit_of(outer) ? sheaf__phase_setting(outer) : NULL,
         .describe = describe,
         .user = e,
-        .unlimited = e->unlimited && !payloads,
+        .unlimited = e->unlimited,
     };
     return sheaf__mpi_wait_all(&wait);
 }
@@ -212,7 +212,7 @@ static enum sheaf_status exchange_in(const struct exchange *e, enum sheaf_phase 
     write_header(e);
     if (e->send_size && e->send_size <= INLINE_BYTES && sends(e, w->rank))
         memcpy(control.out + HEADER_BYTES, e->send, e->send_size);
-    const uint64_t start = sheaf__time_ns();
+    uint64_t start = sheaf__time_ns();
     struct sheaf__absence away = {.looked = start};
     enum sheaf_status st = round_trip(e, false, start, &away, outer);
     if (st) return st;
@@ -231,7 +231,9 @@ static enum sheaf_status exchange_in(const struct exchange *e, enum sheaf_phase 
             memcpy(e->recv + block_offset(e, r),
                    control.in + (size_t)r * FRAME_BYTES + HEADER_BYTES, size);
     }
-    return more ? round_trip(e, true, start, &away, outer) : SHEAF_STATUS_SUCCESS;
+    if (!more) return SHEAF_STATUS_SUCCESS;
+    if (e->unlimited) start = sheaf__time_ns(); /* naps grow with the wait; this one is another */
+    return round_trip(e, true, start, &away, outer);
 }
 
 static enum sheaf_status exchange(const struct exchange *e) {
