@@ -18,7 +18,9 @@ struct sheaf__guard {
     pthread_t thread;
     bool runs;
     int wake;
-    int *pidfds, *ranks, n_pidfds; /* of the other ranks of the share group */
+    /* of the other ranks of the share group; the guard closes that of one that has died */
+    _Atomic int *pidfds;
+    int *ranks, n_pidfds;
     /* watching: connections are served; complete: and processes of the share group watched */
     _Atomic bool watching, complete, stop, leaving, spread, farewell;
     _Atomic bool farewell_arrived, ended;

@@ -118,7 +118,8 @@ static bool stop_thread(void) {
     free(sheaf__guard.pidfds);
     free(sheaf__guard.ranks);
     close(sheaf__guard.wake);
-    sheaf__guard.pidfds = sheaf__guard.ranks = NULL;
+    sheaf__guard.pidfds = NULL;
+    sheaf__guard.ranks = NULL;
     sheaf__guard.n_pidfds = 0;
     sheaf__guard.wake = -1;
     atomic_store(&sheaf__guard.watching, false);
