@@ -69,12 +69,9 @@ static bool asks(const struct load *l, size_t tensor, int member) {
 static size_t wanted(const struct load *l, size_t tensor, int rank) {
     const struct sheaf_tensor *t = l->tensors[tensor];
     size_t bytes = 0;
-    for (int j = 0; j < l->dev->n_members; j++) {
-        int64_t ne[SHEAF_MAX_DIMS];
-        if (l->dev->member_rank[j] != rank || !asks(l, tensor, j)) continue;
-        sheaf_split_state_local_ne(record_of(l, tensor)->state, t->ne, j, ne);
-        bytes += sheaf_row_size(t->type, ne[0]) * (size_t)(ne[1] * ne[2] * ne[3]);
-    }
+    for (int j = 0; j < l->dev->n_members; j++)
+        if (l->dev->member_rank[j] == rank && asks(l, tensor, j))
+            bytes += sheaf__meta_slice_bytes(record_of(l, tensor)->state, j, t->type, t->ne);
     return bytes;
 }
 

@@ -82,6 +82,10 @@ enum {
  * if there are others. Returns st, which is not SUCCESS. */
 enum sheaf_status sheaf__meta_end_apart(enum sheaf_status st);
 
+/* Bytes of the slice that a member has of a tensor of this type and shape. */
+size_t sheaf__meta_slice_bytes(const struct sheaf_split_state *state, int member,
+                               enum sheaf_type type, const int64_t ne[SHEAF_MAX_DIMS]);
+
 /* Places the slice of local member `local` in *buffer, which is made anew if it is missing or too
  * small. */
 enum sheaf_status sheaf__meta_place_slice(const struct meta_device *dev, int local,

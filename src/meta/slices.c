@@ -60,6 +60,13 @@ sheaf_backend_buffer_type_t sheaf__meta_member_buft(const struct meta_device *de
     return sheaf_backend_dev_buffer_type(dev->members[dev->local[local]]);
 }
 
+size_t sheaf__meta_slice_bytes(const struct sheaf_split_state *state, int member,
+                               enum sheaf_type type, const int64_t ne[SHEAF_MAX_DIMS]) {
+    int64_t local[SHEAF_MAX_DIMS];
+    sheaf_split_state_local_ne(state, ne, member, local);
+    return sheaf_row_size(type, local[0]) * (size_t)(local[1] * local[2] * local[3]);
+}
+
 enum sheaf_status sheaf__meta_place_slice(const struct meta_device *dev, int local,
                                           enum sheaf_backend_buffer_usage usage,
                                           sheaf_backend_buffer_t *buffer,

@@ -90,32 +90,25 @@ static struct sheaf_tensor *scratch_in_order(struct builder *b,
 static struct sheaf_tensor *block_of(struct builder *b, struct sheaf_tensor *scratch,
                                      const struct sheaf_split_state *state,
                                      const struct sheaf_tensor *whole, int j) {
-    int64_t before = 0, ne[SHEAF_MAX_DIMS];
-    for (int i = 0; i < j; i++) {
-        sheaf_split_state_local_ne(state, whole->ne, i, ne);
-        before += ne[0] * ne[1] * ne[2] * ne[3];
-    }
+    size_t before = 0;
+    int64_t ne[SHEAF_MAX_DIMS];
+    for (int i = 0; i < j; i++) before += sheaf__meta_slice_bytes(state, i, whole->type, whole->ne);
     sheaf_split_state_local_ne(state, whole->ne, j, ne);
-    struct sheaf_tensor *t =
-        sheaf__meta_view_of(b, scratch, ne, sheaf_row_size(scratch->type, before));
+    struct sheaf_tensor *t = sheaf__meta_view_of(b, scratch, ne, before);
     sheaf__meta_shape_dense(t, ne);
     return t;
 }
 
-/* Sizes of the members' slices, in bytes or elements; owned by the instruction. */
+/* Sizes of the members' slices in units of so many bytes; owned by the instruction. */
 static size_t *slice_sizes(struct builder *b, const struct sheaf_split_state *state,
-                           const struct sheaf_tensor *whole, bool in_bytes) {
+                           const struct sheaf_tensor *whole, size_t unit) {
     size_t *sizes = malloc((size_t)b->dev->n_members * sizeof *sizes);
     if (!sizes) {
         b->status = sheaf__meta_no_memory();
         return NULL;
     }
-    for (int j = 0; j < b->dev->n_members; j++) {
-        int64_t ne[SHEAF_MAX_DIMS];
-        sheaf_split_state_local_ne(state, whole->ne, j, ne);
-        const size_t n = (size_t)(ne[0] * ne[1] * ne[2] * ne[3]);
-        sizes[j] = in_bytes ? sheaf_row_size(whole->type, (int64_t)n) : n;
-    }
+    for (int j = 0; j < b->dev->n_members; j++)
+        sizes[j] = sheaf__meta_slice_bytes(state, j, whole->type, whole->ne) / unit;
     return sizes;
 }
 
@@ -199,7 +192,7 @@ static struct sheaf_tensor *build_all_gather(struct builder *b,
     const struct sheaf__split_value *from = &b->plan->values[step->in[0]];
     const struct sheaf_tensor *whole = from->tensor;
     struct sheaf_tensor *in = sheaf__meta_dense(b, b->part->value[step->in[0]]);
-    size_t *sizes = slice_sizes(b, from->state, whole, true);
+    size_t *sizes = slice_sizes(b, from->state, whole, 1);
     if (blocks_are_whole(from->state, whole->ne)) {
         struct sheaf_tensor *out =
             sheaf__meta_placeholder(b, whole->type, whole->ne, in, whole->name);
@@ -222,7 +215,7 @@ static struct sheaf_tensor *build_reduce_scatter(struct builder *b,
     const struct sheaf__split_value *to = &b->plan->values[step->out];
     const struct sheaf_tensor *whole = to->tensor;
     struct sheaf_tensor *in = sheaf__meta_dense(b, b->part->value[step->in[0]]);
-    size_t *sizes = slice_sizes(b, to->state, whole, false);
+    size_t *sizes = slice_sizes(b, to->state, whole, sizeof(float));
     if (!blocks_are_whole(to->state, whole->ne)) {
         struct sheaf_tensor *scratch = scratch_in_order(b, to->state, whole, in);
         for (int j = 0; j < b->dev->n_members && !b->status; j++) {

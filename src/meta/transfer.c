@@ -220,9 +220,7 @@ static enum sheaf_status scatter_piece(void *user, const struct meta_piece *p) {
 }
 
 static size_t slice_bytes(const struct target *at, int member) {
-    int64_t ne[SHEAF_MAX_DIMS];
-    sheaf_split_state_local_ne(at->record->state, at->ne, member, ne);
-    return sheaf_row_size(at->type, ne[0]) * (size_t)(ne[1] * ne[2] * ne[3]);
+    return sheaf__meta_slice_bytes(at->record->state, member, at->type, at->ne);
 }
 
 /* The bytes of a slice in order, also of a slice that is a strided view. */
