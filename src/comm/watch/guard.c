@@ -251,7 +251,7 @@ static void on_failure(uint64_t now) {
             sheaf__links_alarm(w->failure->origin, w->failure->text);
         dump_records(now);
         if (w->may_exit) sheaf__launcher_remove_names();
-        sheaf__record_tell_host();
+        sheaf__failure_tell_program();
     }
     if (is_settled(now)) {
         atomic_store(&sheaf__guard.spread, true);

@@ -72,7 +72,7 @@ void sheaf__notice(const char *fmt, ...) {
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    if (sheaf__record_failure(sheaf__world()->rank, text)) atomic_store(&noticed_here, true);
+    if (sheaf__failure_take(sheaf__world()->rank, text)) atomic_store(&noticed_here, true);
 }
 
 void sheaf__notice_torn(void) {
@@ -80,7 +80,7 @@ void sheaf__notice_torn(void) {
     char text[SHEAF__REASON_BYTES];
     snprintf(text, sizeof text, "a rank of host %s was lost while it reported a failure",
              sheaf_world_host_name(me));
-    if (sheaf__record_retake(me, text)) atomic_store(&noticed_here, true);
+    if (sheaf__failure_retake(me, text)) atomic_store(&noticed_here, true);
 }
 
 bool sheaf__noticed(void) { return atomic_load(&noticed_here); }
@@ -112,7 +112,7 @@ bool sheaf__report_has_text(void) {
 
 void sheaf__hear_failure(int origin, const char *text) {
     struct sheaf__world *w = sheaf__world();
-    if (sheaf__record_failure(origin, text)) return;
+    if (sheaf__failure_take(origin, text)) return;
     if (sheaf__report_has_text() && w->share_of[origin] < w->share_of[w->failure->origin])
         atomic_store(&w->failure->lower, 1);
 }

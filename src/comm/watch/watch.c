@@ -144,7 +144,7 @@ void sheaf__watch_farewell(void) {
 
 enum sheaf_status sheaf__watch_start(void) {
     const enum sheaf_status st = start_thread();
-    if (!st) sheaf__record_spread_by(spread);
+    if (!st) sheaf__failure_spread_by(spread);
     return st;
 }
 
@@ -202,7 +202,7 @@ void sheaf__watch_leave_failed(void) {
     if (!sheaf_world_reports_error() && sheaf__world()->failure != &sheaf__own_failure)
         tell_for_origin();
     sheaf__nap(TOLD_MS * 1000000u);
-    sheaf__record_tell_host();
+    sheaf__failure_tell_program();
     if (sheaf__guard.runs && sheaf__world()->may_exit) {
         const uint64_t now = sheaf__time_ns();
         sheaf__launcher_remove_names();

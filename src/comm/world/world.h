@@ -60,18 +60,18 @@ bool sheaf__end_is_expected(uint64_t now);
 /* "rank 2 (hostname)" in a static buffer of the calling thread; four may be alive at once. */
 const char *sheaf__rank_text(int rank);
 
-/* True if this call took the failure record. */
-bool sheaf__record_failure(int origin, const char *text);
-/* The watch's function that tells other hosts of a failure that this rank has recorded, and returns
- * when that is done. */
-void sheaf__record_spread_by(void (*fn)(void));
+/* Takes the failure record: false if it was taken before. */
+bool sheaf__failure_take(int origin, const char *text);
+/* Takes it from a rank that was lost before its text was complete. */
+bool sheaf__failure_retake(int origin, const char *text);
 /* The record after a failure, when its text is complete, which is at once: NULL if its writer was
  * killed before. */
 const struct sheaf__failure *sheaf__failure_record(void);
-/* The same after the writer of the record was lost before its text was complete. */
-bool sheaf__record_retake(int origin, const char *text);
-/* Tells the host program of the failure, once. */
-void sheaf__record_tell_host(void);
+/* The watch's function that tells other hosts of a failure that this rank has recorded, and returns
+ * when that is done. */
+void sheaf__failure_spread_by(void (*fn)(void));
+/* Calls the program's on_failure, once. */
+void sheaf__failure_tell_program(void);
 /* A failure that ends the job: marks the world, sets the error, returns `status`. If the world has
  * failed already, reports that instead. */
 enum sheaf_status sheaf__fail(enum sheaf_status status, const char *fmt, ...)

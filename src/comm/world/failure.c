@@ -12,7 +12,7 @@
 
 static void (*_Atomic spread)(void);
 
-void sheaf__record_spread_by(void (*fn)(void)) { atomic_store(&spread, fn); }
+void sheaf__failure_spread_by(void (*fn)(void)) { atomic_store(&spread, fn); }
 
 /* Writes the record if this call is the one that moves it from state `from`. */
 static bool write_record(int from, int to, int origin, const char *text) {
@@ -25,22 +25,22 @@ static bool write_record(int from, int to, int origin, const char *text) {
     return true;
 }
 
-bool sheaf__record_failure(int origin, const char *text) {
+bool sheaf__failure_take(int origin, const char *text) {
     return write_record(SHEAF__HEALTHY, SHEAF__FAILING, origin, text);
 }
 
-bool sheaf__record_retake(int origin, const char *text) {
+bool sheaf__failure_retake(int origin, const char *text) {
     return write_record(SHEAF__FAILING, SHEAF__RETAKEN, origin, text);
 }
 
 void sheaf_world_abort(const char *reason) {
     const char *text = reason && reason[0] ? reason : "the job was aborted";
-    if (!sheaf__record_failure(sheaf__world()->rank, text)) return;
+    if (!sheaf__failure_take(sheaf__world()->rank, text)) return;
     void (*const fn)(void) = atomic_load(&spread);
     if (fn)
         fn();
     else
-        sheaf__record_tell_host();
+        sheaf__failure_tell_program();
 }
 
 bool sheaf_world_failed(void) { return sheaf__has_failed(sheaf__world()); }
@@ -54,7 +54,7 @@ const struct sheaf__failure *sheaf__failure_record(void) {
     return NULL;
 }
 
-void sheaf__record_tell_host(void) {
+void sheaf__failure_tell_program(void) {
     static atomic_flag told = ATOMIC_FLAG_INIT;
     const struct sheaf__world *w = sheaf__world();
     const struct sheaf__failure *f = sheaf__failure_record();
