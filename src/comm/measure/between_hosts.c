@@ -59,11 +59,14 @@ struct figures {
 };
 enum { FIGURES = sizeof(struct figures) / sizeof(uint64_t) };
 
+enum { MOST_TIMES = SCHEMES * ENDS }; /* of a round */
+static_assert((int)SIZES <= (int)MOST_TIMES && (int)STREAMS <= (int)MOST_TIMES, "a row for each");
+
 struct probe {
     struct sheaf__call c;
     struct sheaf_comm *comm;
     uint64_t begin;
-    uint64_t times[SIZES + STREAMS + SCHEMES * ENDS][MAX_ROUNDS];
+    uint64_t times[MOST_TIMES][MAX_ROUNDS]; /* of the measurement that is made */
 };
 
 static uint64_t quantile(uint64_t *times, int n, int k, int of) {
