@@ -120,11 +120,8 @@ static bool give_up(void) {
 
 /* ---- making ---- */
 
-struct names {
-    const sheaf_backend_dev_t *members;
-};
-static const char *name_of(const void *user, int member) {
-    return sheaf_backend_dev_name(((const struct names *)user)->members[member]);
+static const char *name_of(const void *members, int member) {
+    return sheaf_backend_dev_name(((const sheaf_backend_dev_t *)members)[member]);
 }
 
 enum mode { MODE_OFF, MODE_AUTO, MODE_REQUIRE };
@@ -190,7 +187,6 @@ static bool says_nothing(const struct sheaf__devcomm_ballot *b, int n) {
 static enum sheaf_status elect(const struct sheaf_comm *comm, const sheaf_backend_dev_t *members,
                                const char *only, const struct sheaf__devcomm_i **i, bool *chosen,
                                char *text, size_t size) {
-    const struct names names = {members};
     struct sheaf__devcomm_ballot *ballots = calloc((size_t)comm->n, BALLOT_BYTES);
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     *chosen = false;
@@ -200,7 +196,7 @@ static enum sheaf_status elect(const struct sheaf_comm *comm, const sheaf_backen
     for (int round = 0; round < ROUNDS && !st && !*chosen; round++) {
         char why[256];
         if ((st = exchange_ballots(comm, members, only, round, ballots, i))) break;
-        *chosen = sheaf__devcomm_decide(ballots, comm->n, name_of, &names, why, sizeof why);
+        *chosen = sheaf__devcomm_decide(ballots, comm->n, name_of, members, why, sizeof why);
         const size_t used = *chosen ? 0 : strlen(text);
         if (round && !*chosen && says_nothing(ballots, comm->n)) break;
         if (*chosen || !strstr(text, why))

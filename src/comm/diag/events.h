@@ -1,6 +1,6 @@
 /* Events for sheaf_trace_write: a list that the threads of a rank append to. */
-#ifndef SHEAF_COMM_TRACE_H
-#define SHEAF_COMM_TRACE_H
+#ifndef SHEAF_COMM_EVENTS_H
+#define SHEAF_COMM_EVENTS_H
 
 #include <assert.h>
 
