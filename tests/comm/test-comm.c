@@ -263,18 +263,35 @@ Test(comm, counts_and_waits) {
 }
 
 /* Cells are memory that other processes write. */
-Test(comm, cells_name_no_region_that_there_is_not) {
-    struct sheaf_comm *comm;
-    struct sheaf__call c;
+Test(comm, cells_name_no_memory_that_there_is_not) {
+    enum { BYTES = 8192 };
+    static const struct {
+        uint64_t region, offset;
+        const char *want;
+    } cases[] = {
+        {SHEAF__REGIONS + 1, 0, "names region 17 of 16"},
+        {2, 0, "names region 2 of 16"},
+        {1, BYTES + 1, "names byte 8193 of 8192"},
+        {1, BYTES - 8, "names byte 8184 of 8192"},
+    };
     float x[4] = {0};
     const struct sheaf_comm_call sum = {
         .size = sizeof sum, .kind = SHEAF_COMM_ALL_REDUCE, .recv = x, .n = 4};
-    cr_assert_eq(sheaf_comm_new((int[]){0, 0}, 2, NULL, &comm), SHEAF_STATUS_SUCCESS);
-    cr_assert_eq(sheaf__begin_call(&c, comm, 0, &sum, sizeof x), SHEAF_STATUS_SUCCESS);
-    comm->cells[1].line[0].region = SHEAF__REGIONS + 1;
-    cr_assert_null(sheaf__data_of(&c, 1, 0));
-    cr_assert(strstr(sheaf_last_error(), "names region 17 of 16"), "%s", sheaf_last_error());
-    sheaf_comm_free(comm);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct sheaf_comm *comm;
+        struct sheaf__call c;
+        void *memory;
+        cr_assert_eq(sheaf_comm_new((int[]){0, 0}, 2, NULL, &comm), SHEAF_STATUS_SUCCESS);
+        cr_assert_eq(sheaf_comm_alloc(comm, 1, BYTES, &memory), SHEAF_STATUS_SUCCESS);
+        cr_assert_eq(sheaf__begin_call(&c, comm, 0, &sum, sizeof x), SHEAF_STATUS_SUCCESS);
+        comm->cells[1].line[0].region = cases[i].region;
+        comm->cells[1].line[0].offset = cases[i].offset;
+        cr_expect_null(sheaf__data_of(&c, 1, 0, sizeof x), "case %zu", i);
+        cr_expect(sheaf_world_failed() && strstr(sheaf_last_error(), cases[i].want), "case %zu: %s",
+                  i, sheaf_last_error());
+        sheaf_comm_free(comm);
+        atomic_store(&sheaf__world()->failure->state, SHEAF__HEALTHY);
+    }
 }
 
 static const struct sheaf_comm_what step7 = {7, "ffn"};

@@ -11,12 +11,13 @@ enum {
     SPREAD_BLOCK = 1024,    /* floats that are summed and handed out at a time */
 };
 
-/* self->sources and targets: floats [lo ..) of all members of this host at self->step; the own ones
- * at `own` if it is not NULL, and need not be in the slot then. */
-static enum sheaf_status find_sources(const struct sheaf__sum_steps *s, size_t lo, float *own) {
+/* self->sources and targets: floats [lo, lo + len) of all members of this host at self->step; the
+ * own ones at `own` if it is not NULL, and need not be in the slot then. */
+static enum sheaf_status find_sources(const struct sheaf__sum_steps *s, size_t lo, size_t len,
+                                      float *own) {
     struct sheaf__member *self = s->c->self;
     for (int p = 0; p < s->comm->n_here; p++) {
-        uint8_t *data = sheaf__data_of(s->c, p, self->step);
+        uint8_t *data = sheaf__data_of(s->c, p, self->step, (lo + len) * sizeof(float));
         if (!data) return sheaf__report_failure();
         self->targets[p] = own && p == s->c->place ? own : sheaf__floats(data) + lo;
         self->sources[p] = self->targets[p];
@@ -27,7 +28,7 @@ static enum sheaf_status find_sources(const struct sheaf__sum_steps *s, size_t l
 /* Their sum of len floats to dst. */
 static enum sheaf_status sum_from(const struct sheaf__sum_steps *s, size_t lo, size_t len,
                                   float *own, float *dst) {
-    enum sheaf_status st = find_sources(s, lo, own);
+    enum sheaf_status st = find_sources(s, lo, len, own);
     if (!st && len) sheaf__sum(dst, s->c->self->sources, s->comm->n_here, len);
     return st;
 }
@@ -49,7 +50,7 @@ static enum sheaf_status spread_part(const struct sheaf__sum_steps *s, float *da
                                      size_t len) {
     struct sheaf__member *self = s->c->self;
     const int n = s->comm->n_here, place = s->c->place;
-    enum sheaf_status st = find_sources(s, lo, data + lo);
+    enum sheaf_status st = find_sources(s, lo, len, data + lo);
     if (!st && n == 2) {
         sheaf__sum_both(self->targets[place], self->targets[!place], self->sources, len);
         return st;

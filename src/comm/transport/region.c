@@ -148,7 +148,7 @@ static __attribute__((noinline)) uint8_t *refuse(const struct sheaf__call *c, in
     return NULL;
 }
 
-uint8_t *sheaf__data_of(struct sheaf__call *c, int place, uint64_t step) {
+uint8_t *sheaf__data_of(struct sheaf__call *c, int place, uint64_t step, size_t bytes) {
     const struct sheaf_comm *comm = c->comm;
     const uint64_t region = comm->cells[place].line[step & 1].region;
     if (!region) return sheaf__slot(comm, place, step);
@@ -157,8 +157,9 @@ uint8_t *sheaf__data_of(struct sheaf__call *c, int place, uint64_t step) {
     if (place == c->place) return c->self->own[region - 1].base + offset;
     const struct sheaf__region *r = entry(comm, place, region - 1);
     const uint64_t serial = atomic_load_explicit(&r->serial, memory_order_acquire);
+    if (!serial) return refuse(c, place, "region", region, SHEAF__REGIONS);
     struct sheaf__view *v = &c->self->views[(size_t)place * SHEAF__REGIONS + region - 1];
     if (v->serial != serial && !map_view(c, place, r, serial, v)) return NULL;
-    if (offset <= v->bytes) return v->base + offset; /* the end: of an empty vector */
+    if (offset <= v->bytes && bytes <= v->bytes - offset) return v->base + offset;
     return refuse(c, place, "byte", offset, v->bytes);
 }

@@ -63,9 +63,9 @@ enum sheaf_status sheaf__wire_wait(struct sheaf__call *c, int lane);
 void sheaf__find_region(struct sheaf__call *c, const void *data, size_t bytes);
 /* After arrival: did any member of the host name a region? */
 bool sheaf__any_region(const struct sheaf__call *c, uint64_t step);
-/* The data of the member at `place` in this step; NULL, and the job has failed, if this process
- * cannot map it. */
-uint8_t *sheaf__data_of(struct sheaf__call *c, int place, uint64_t step);
+/* The data of the member at `place` in this step, of which the first `bytes` are used; NULL, and
+ * the job has failed, if there are none such or this process cannot map them. */
+uint8_t *sheaf__data_of(struct sheaf__call *c, int place, uint64_t step, size_t bytes);
 void sheaf__regions_free(struct sheaf_comm *comm, struct sheaf__member *self);
 
 /* ---- types of data between hosts (codec.c): F32, BF16, Q8_0 ---- */
