@@ -44,11 +44,14 @@ static enum sheaf_status start_thread(void) {
     atomic_store(&sheaf__guard.ended, false);
     const int code = sheaf__thread_start(&sheaf__guard.thread, sheaf__guard_run, NULL);
     sheaf__guard.runs = code == 0;
+    if (!sheaf__guard.runs) {
+        close(sheaf__guard.wake);
+        sheaf__guard.wake = -1;
+        return sheaf_set_error(SHEAF_STATUS_FAILED, "start: no thread for the guard: %s",
+                               strerror(code));
+    }
     sheaf__crash_wakes(sheaf__guard_kick);
-    return sheaf__guard.runs
-               ? SHEAF_STATUS_SUCCESS
-               : sheaf_set_error(SHEAF_STATUS_FAILED, "start: no thread for the guard: %s",
-                                 strerror(code));
+    return SHEAF_STATUS_SUCCESS;
 }
 
 /* The kernel gives no descriptor of the process of `rank`. Success where it has none, or a
