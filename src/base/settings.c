@@ -52,7 +52,8 @@ static const struct setting settings[] = {
     [SHEAF__SET_TIMEOUT_FINALIZE] = {"SHEAF_TIMEOUT_FINALIZE_MS", INTEGER(1, MS_MAX),
                                      .default_value = "as SHEAF_TIMEOUT_MS",
                                      .help = "Limit of the end, in which the ranks part."},
-    [SHEAF__SET_TIMEOUT_HEARTBEAT] = {"SHEAF_TIMEOUT_HEARTBEAT_MS", INTEGER(100, MS_MAX),
+    /* several times what lies between two signs of life (comm/watch/guard.c) */
+    [SHEAF__SET_TIMEOUT_HEARTBEAT] = {"SHEAF_TIMEOUT_HEARTBEAT_MS", INTEGER(1000, MS_MAX),
                                       .default_value = "20000",
                                       .help = "A host that is silent for so many milliseconds "
                                               "counts as lost."},

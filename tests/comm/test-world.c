@@ -9,6 +9,7 @@
 #include "comm/world/world.h"
 #include "mpirun.h"
 #include "sanitizer.h"
+#include "sheaf/settings.h"
 #include "sheaf/world.h"
 
 Test(world, of_one_needs_no_launcher) {
@@ -382,6 +383,20 @@ Test(world_ranks, miss_a_stopped_one_without_descriptors, .timeout = 60) {
     cr_assert(run_returns(rc, 1), "status %d\n%s", rc, out);
     cr_assert_eq(count("rank 1 ("), 1, "%s", out);
     cr_assert_not_null(strstr(out, "has not run for"), "%s", out);
+}
+
+/* The shortest silence that the setting takes: a rank that is stopped is missed, and no other. */
+Test(world_ranks, take_the_shortest_silence, .timeout = 120) {
+    struct sheaf_setting_info info = {.size = sizeof info, .name = ""};
+    for (int i = 0; strcmp(info.name, "SHEAF_TIMEOUT_HEARTBEAT_MS"); i++)
+        cr_assert_eq(sheaf_setting_get(i, &info), SHEAF_STATUS_SUCCESS);
+    char env[128];
+    snprintf(env, sizeof env, "SHEAF_TEST_ERROR=%d SHEAF_COMM_TRANSPORT=mpi %s=%ld", EPERM,
+             info.name, info.min);
+    expect_ok(env, 3, "slow");
+    const int rc = run_mpirun(3, env, 30, out, sizeof out, "helper-pidfd stop");
+    cr_assert(run_returns(rc, 1), "status %d\n%s", rc, out);
+    cr_assert_not_null(strstr(out, "has not been heard of for"), "%s", out);
 }
 
 Test(world_ranks, that_disagree_end_with_one_message, .timeout = 300) {
