@@ -271,6 +271,7 @@ static int fault(const char *kind, int culprit, size_t n) {
         if (i == 2 && !strcmp(kind, "suspend")) stop_for_a_while(); /* on all ranks */
         if (mine && i == 2) {
             if (!strcmp(kind, "late")) usleep(1200000);
+            if (!strcmp(kind, "later")) sleep(5);
             if (!strcmp(kind, "suspend")) compute(600); /* until behind the stop */
             if (!strcmp(kind, "slow")) compute(3500);   /* longer than the limit */
             if (!strcmp(kind, "die")) _exit(9);
@@ -326,6 +327,7 @@ int main(int argc, char **argv) {
     struct sheaf_comm_params params = {.size = sizeof params};
     const char *slot = getenv("TEST_SLOT");
     if (slot) params.slot_bytes = (size_t)atol(slot);
+    if (!strcmp(argv[1], "later")) params.timeout_ms = 20000;
     if (!strcmp(argv[1], "list") && sheaf_world_rank() == 1) n_members--;
     if (sheaf_comm_new(member_rank, n_members, &params, &comm)) return quit(false);
     if (!strcmp(argv[1], "many")) return many(argc > 3 ? atol(argv[3]) : 100000);

@@ -708,6 +708,14 @@ Test(comm_faults, late_within_the_limit_is_fine, .timeout = 120) {
         cr_assert_eq(count("ok rank"), 3, "%s\n%s", *on, out);
     }
 }
+/* The group's limit is ten times the world's, to which the guard keeps otherwise. */
+Test(comm_faults, late_within_the_limit_of_the_group_is_fine, .timeout = 120) {
+    for (const char *const *on = transports(1); *on; on++) {
+        const int rc = run_fault(*on, "later", 2048);
+        cr_assert_eq(rc, 0, "%s: status %d\n%s", *on, rc, out);
+        cr_assert_eq(count("ok rank"), 3, "%s\n%s", *on, out);
+    }
+}
 /* All ranks are stopped for longer than the limits, one while it computes, the others in the sum. */
 Test(comm_faults, job_that_is_suspended_goes_on, .timeout = 120) {
     static const char *const envs[] = {SHM, MPI, TWO_AND_ONE, MPI " TEST_START=1"};

@@ -267,6 +267,7 @@ enum sheaf_status sheaf_comm_new(const int *member_rank, int n_members,
         comm->delay_ns = (uint64_t)delay * 1000u;
         comm->timeout_ns = p.timeout_ms > 0 ? (uint64_t)p.timeout_ms * 1000000u
                                             : w->limit_ns[SHEAF_PHASE_COLLECTIVE];
+        if (comm->timeout_ns > w->group_limit_ns) w->group_limit_ns = comm->timeout_ns;
         st = place_members(comm, member_rank);
         if (!st) st = check_threads(comm);
         if (!st) choose_chunks(comm);

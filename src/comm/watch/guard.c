@@ -132,16 +132,22 @@ static void check_crash(void) {
     sheaf__notice("%s has crashed with %s in %s", self, sheaf__crash_name(), what);
 }
 
+/* The time that a phase has. */
+static uint64_t limit_of(enum sheaf_phase phase) {
+    const struct sheaf__world *w = sheaf__world();
+    const uint64_t limit = w->limit_ns[phase], of_groups = atomic_load(&w->group_limit_ns);
+    return phase == SHEAF_PHASE_COLLECTIVE && of_groups > limit ? of_groups : limit;
+}
+
 /* Checks the phase of the main thread. Waits in collectives have their own deadlines, which end
  * first. */
 static void check_phase(uint64_t now) {
-    const struct sheaf__world *w = sheaf__world();
     const struct sheaf__line *l = sheaf__line_here();
     const enum sheaf_phase phase =
         (enum sheaf_phase)atomic_load_explicit(&l->phase, memory_order_relaxed);
     const uint64_t since = atomic_load_explicit(&l->since_ns, memory_order_relaxed);
     if (phase == SHEAF_PHASE_IDLE || phase >= SHEAF_PHASE_COUNT) return;
-    const uint64_t limit = w->limit_ns[phase];
+    const uint64_t limit = limit_of(phase);
     const bool waits = phase == SHEAF_PHASE_COLLECTIVE ||
                        atomic_load_explicit(&l->kind, memory_order_relaxed) == SHEAF__KIND_EXCHANGE;
     const uint64_t more = phase == SHEAF_PHASE_START ? FORCE_NS / 3 : limit;

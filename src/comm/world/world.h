@@ -28,6 +28,7 @@ struct sheaf__world {
     char (*host_name)[SHEAF__HOST_NAME_BYTES]; /* [size] */
     bool crowded; /* more ranks than cores on this host: give up the core early */
     uint64_t limit_ns[SHEAF_PHASE_COUNT], heartbeat_ns;
+    _Atomic uint64_t group_limit_ns; /* the longest that a group has for a collective */
     /* sheaf_world_expect_end: when it was called, 0: not; and when MPI_Finalize was entered */
     _Atomic uint64_t end_ns, finalize_ns;
     _Atomic int end_status;
