@@ -225,6 +225,10 @@ static bool differ(const char *how) {
         sleep(5);
     }
     if (!strcmp(how, "slow") && odd) usleep(1200000);
+    if (!strcmp(how, "plan")) {
+        sheaf_world_enter(SHEAF_PHASE_PLAN, "a large graph");
+        if (odd) sleep(3);
+    }
     return !sheaf_world_barrier("gate");
 }
 

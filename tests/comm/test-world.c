@@ -338,6 +338,10 @@ Test(world_ranks, refuse_devices_of_unknown_types, .timeout = 60) {
 Test(world_ranks, wait_for_a_slow_one, .timeout = 120) {
     expect_ok("SHEAF_TIMEOUT_MS=3000", 3, "slow");
 }
+/* Those that have planned wait for it as long as it may plan. */
+Test(world_ranks, wait_for_one_that_plans, .timeout = 120) {
+    expect_ok("SHEAF_TIMEOUT_COLLECTIVE_MS=1000 SHEAF_TIMEOUT_PLAN_MS=20000", 3, "plan");
+}
 Test(world_ranks, wait_for_an_order_without_a_limit, .timeout = 120) {
     /* over TCP the bytes behind the header take a while */
     expect_ok("SHEAF_TIMEOUT_MS=1000 OMPI_MCA_btl=self,tcp", 2, "late-call");

@@ -178,9 +178,8 @@ static int post(const struct exchange *e, bool payloads, int *code) {
 
 /* An exchange may take as long as the phase in which it is made. */
 static enum sheaf_phase limit_of(enum sheaf_phase outer) {
-    return outer == SHEAF_PHASE_START || outer == SHEAF_PHASE_LOAD || outer == SHEAF_PHASE_FINALIZE
-               ? outer
-               : SHEAF_PHASE_COLLECTIVE;
+    return outer == SHEAF_PHASE_IDLE || outer == SHEAF_PHASE_COMPUTE ? SHEAF_PHASE_COLLECTIVE
+                                                                     : outer;
 }
 
 static enum sheaf_status round_trip(const struct exchange *e, bool payloads, uint64_t start,
