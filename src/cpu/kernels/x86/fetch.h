@@ -49,15 +49,15 @@ INLINE struct fetch fetch_both(size_t row, size_t w_stride) {
     const size_t first = ahead_by(FETCH_BOTH_FIRST, row, w_stride);
     return (struct fetch){{first, ahead_by(FETCH_BOTH_SECOND, row, w_stride)}, 2, true};
 }
-/* Of weights that meet several columns, and the same to the second cache alone; `often`: how many times where lines
- * are asked for more than once (D162). */
-INLINE struct fetch fetch_few(int often, size_t row, size_t w_stride) {
-    return sheaf__cpu_fetch == SHEAF__FETCH_BOTH    ? fetch_both(row, w_stride)
-           : sheaf__cpu_fetch == SHEAF__FETCH_OFTEN ? fetch_often(often, FETCH_AHEAD, row, w_stride)
-                                                    : fetch_once(false, row, w_stride);
+/* Of weights that meet several columns, as a CPU wants it, and the same to the second cache alone; `often`: how many
+ * times where lines are asked for more than once (D162). */
+INLINE struct fetch fetch_few(enum sheaf__cpu_fetch way, int often, size_t row, size_t w_stride) {
+    return way == SHEAF__FETCH_BOTH    ? fetch_both(row, w_stride)
+           : way == SHEAF__FETCH_OFTEN ? fetch_often(often, FETCH_AHEAD, row, w_stride)
+                                       : fetch_once(false, row, w_stride);
 }
 INLINE struct fetch fetch_second(int often, size_t row, size_t w_stride) {
-    const struct fetch few = fetch_few(often, row, w_stride);
+    const struct fetch few = fetch_few(sheaf__cpu_fetch, often, row, w_stride);
     return few.first ? (struct fetch){.ahead = {few.ahead[1]}, .times = 1} : few;
 }
 INLINE void fetch_lines(struct fetch f, const char *p, size_t bytes) {
@@ -71,27 +71,36 @@ INLINE void fetch_lines(struct fetch f, const char *p, size_t bytes) {
         }
     }
 }
-/* CALL with a constant `fetch` of weights that meet one column. */
+
+/* CALL with a `fetch` whose `times` and `first` are constants, so that no line is asked for behind a branch. */
+#define WITH_FETCH(FETCH, CALL)                                                                    \
+    do {                                                                                           \
+        const struct fetch fetch = FETCH;                                                          \
+        CALL;                                                                                      \
+    } while (0)
+/* Of weights that meet one column, of plain floats that do, and of weights that meet several. */
 #define BY_FETCH(ROW, W_STRIDE, CALL)                                                              \
     do {                                                                                           \
-        if (sheaf__cpu_fetch == SHEAF__FETCH_BOTH) {                                               \
-            const struct fetch fetch = fetch_both(ROW, W_STRIDE);                                  \
-            CALL;                                                                                  \
-        } else if (sheaf__cpu_fetch == SHEAF__FETCH_FIRST) {                                       \
-            const struct fetch fetch = fetch_once(true, ROW, W_STRIDE);                            \
-            CALL;                                                                                  \
-        } else {                                                                                   \
-            const struct fetch fetch = fetch_once(false, ROW, W_STRIDE);                           \
-            CALL;                                                                                  \
-        }                                                                                          \
+        if (sheaf__cpu_fetch == SHEAF__FETCH_BOTH)                                                 \
+            WITH_FETCH(fetch_both(ROW, W_STRIDE), CALL);                                           \
+        else if (sheaf__cpu_fetch == SHEAF__FETCH_FIRST)                                           \
+            WITH_FETCH(fetch_once(true, ROW, W_STRIDE), CALL);                                     \
+        else                                                                                       \
+            WITH_FETCH(fetch_once(false, ROW, W_STRIDE), CALL);                                    \
     } while (0)
-/* The same of plain floats. */
 #define BY_FETCH_PLAIN(ROW, W_STRIDE, CALL)                                                        \
     do {                                                                                           \
-        if (sheaf__cpu_fetch == SHEAF__FETCH_OFTEN) {                                              \
-            const struct fetch fetch = fetch_often(FETCH_MOST, FETCH_STEP, ROW, W_STRIDE);         \
-            CALL;                                                                                  \
-        } else {                                                                                   \
+        if (sheaf__cpu_fetch == SHEAF__FETCH_OFTEN)                                                \
+            WITH_FETCH(fetch_often(FETCH_MOST, FETCH_STEP, ROW, W_STRIDE), CALL);                  \
+        else                                                                                       \
             BY_FETCH(ROW, W_STRIDE, CALL);                                                         \
-        }                                                                                          \
+    } while (0)
+#define BY_FETCH_FEW(OFTEN, ROW, W_STRIDE, CALL)                                                   \
+    do {                                                                                           \
+        if (sheaf__cpu_fetch == SHEAF__FETCH_BOTH)                                                 \
+            WITH_FETCH(fetch_few(SHEAF__FETCH_BOTH, OFTEN, ROW, W_STRIDE), CALL);                  \
+        else if (sheaf__cpu_fetch == SHEAF__FETCH_OFTEN)                                           \
+            WITH_FETCH(fetch_few(SHEAF__FETCH_OFTEN, OFTEN, ROW, W_STRIDE), CALL);                 \
+        else                                                                                       \
+            WITH_FETCH(fetch_few(SHEAF__FETCH_SECOND, OFTEN, ROW, W_STRIDE), CALL);                \
     } while (0)

@@ -289,7 +289,8 @@ INLINE void few_columns(enum sheaf_type type, enum sheaf__act act, int64_t k, co
         BY_FETCH(row, w_stride,
                  few_rows(type, act, k, w, w_stride, nr, fetch, columns, nc, 1, out));
     } else {
-        const struct fetch fetch = fetch_few(by_pieces(type) ? 2 : 1, row, w_stride);
+        const struct fetch fetch =
+            fetch_few(sheaf__cpu_fetch, by_pieces(type) ? 2 : 1, row, w_stride);
         few_rows(type, act, k, w, w_stride, nr, fetch, columns, nc, C, out);
     }
 }

@@ -86,8 +86,7 @@ INLINE v_f load_plain_n(enum sheaf_type type, const void *p, int64_t i, int64_t 
 /* Several columns that do not stay in the first cache beside the weights are multiplied in parts, for
  * PART_ROWS rows each: sums wait in memory meanwhile, in the lanes that they have, so that parts do
  * not show in the bits. Four columns of 5632 came from the second cache at half the speed. One column
- * is whole unless it is long and its weights are fetched often (rows_plain_few): a Zen 4 reads F16 by one
- * of 14336 at 22 GB/s then, in parts at 30. */
+ * is whole: mul_mat.c cuts long ones. */
 enum { PART = 1024, PART_ROWS = 8, MOST_WHOLE = 4096 /* elements of all columns */ };
 INLINE int64_t part_of(int64_t k, int nc) { return nc == 1 || nc * k <= MOST_WHOLE ? k : PART; }
 
@@ -248,23 +247,15 @@ INLINE void rows_plain(enum sheaf_type type, int64_t k, int64_t part, const char
 }
 INLINE void rows_plain_few(enum sheaf_type type, int64_t k, const char *w, size_t w_stride,
                            int64_t nr, const void *const *act, int C, float *const *out) {
-    const size_t size = plain_size(type);
-    const bool often = C == 1 && sheaf__cpu_fetch == SHEAF__FETCH_OFTEN;
     const bool fits = sheaf__cpu_fetch == SHEAF__FETCH_BOTH && C * k <= 2 * MOST_WHOLE;
-    const int64_t part = often && k > 2 * MOST_WHOLE ? PART : fits ? k : part_of(k, C);
-    const size_t row = (size_t)part * size;
+    const int64_t part = fits ? k : part_of(k, C);
+    const size_t row = (size_t)part * plain_size(type);
     if (C == 1) {
         BY_FETCH_PLAIN(row, w_stride,
                        rows_plain(type, k, part, w, w_stride, nr, fetch, act, 1, out));
-    } else if (sheaf__cpu_fetch == SHEAF__FETCH_BOTH) { /* fetch_few would branch for each line */
-        const struct fetch fetch = fetch_both(row, w_stride);
-        rows_plain(type, k, part, w, w_stride, nr, fetch, act, C, out);
-    } else if (sheaf__cpu_fetch == SHEAF__FETCH_OFTEN) {
-        const struct fetch fetch = fetch_often(2, FETCH_AHEAD, row, w_stride);
-        rows_plain(type, k, part, w, w_stride, nr, fetch, act, C, out);
     } else {
-        const struct fetch fetch = fetch_once(false, row, w_stride);
-        rows_plain(type, k, part, w, w_stride, nr, fetch, act, C, out);
+        BY_FETCH_FEW(2, row, w_stride,
+                     rows_plain(type, k, part, w, w_stride, nr, fetch, act, C, out));
     }
 }
 /* Functions of their own: together they would leave no registers for the addresses of four columns. */

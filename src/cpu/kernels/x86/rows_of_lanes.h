@@ -48,7 +48,7 @@ INLINE void digits_row(enum sheaf_type type, enum sheaf__act act, int64_t k, con
             BY_FETCH(row, w_stride, DIGITS_PARTS(TYPE, ACT, 1));                                   \
             return;                                                                                \
         }                                                                                          \
-        const struct fetch fetch = fetch_few(1, row, w_stride);                                    \
+        const struct fetch fetch = fetch_few(sheaf__cpu_fetch, 1, row, w_stride);                  \
         if (nc == 2) {                                                                             \
             DIGITS_PARTS(TYPE, ACT, 2)                                                             \
         } else if (nc == 3) {                                                                      \

@@ -603,7 +603,7 @@ INLINE void rows_signed(enum sheaf_type type, int64_t k, const void *w, size_t w
                      digits_signed(type, k, row, fetch, col, 1, out[0] + r));
         return;
     }
-    const struct fetch fetch = fetch_few(1, bytes, w_stride);
+    const struct fetch fetch = fetch_few(sheaf__cpu_fetch, 1, bytes, w_stride);
     for (int64_t r = 0; r < nr; r++, row += w_stride) {
         digits_signed(type, k, row, fetch, col, TILE, sum);
         for (int c = 0; c < nc; c++) out[c][r] = sum[c];
