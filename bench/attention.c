@@ -96,13 +96,6 @@ static void close_job(struct job *job) {
     sheaf_free(job->c);
 }
 
-/* Of this process: other work on the machine is left out, except what it takes of the caches. */
-static double cpu_seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* Seconds of a node. */
 static double time_job(const struct job *job, sheaf_backend_t backend, double (*clock_of)(void)) {
     const double start = clock_of();
@@ -170,11 +163,6 @@ static void prompt(sheaf_backend_t backend) {
 
 enum { TURNS = 21 };
 
-static int by_size(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Each job beside the first, n queries over t positions. */
 static void in_turns(sheaf_backend_t backend, const struct shape *s, struct job *job,
                      const char *const *names, int n_jobs, int64_t n, int64_t t) {
@@ -193,11 +181,9 @@ static void in_turns(sheaf_backend_t backend, const struct shape *s, struct job 
            "|---|---:|---:|---:|---:|---:|---:|\n",
            s->name, (long long)n, n > 1 ? "ies" : "y", (long long)t, names[0]);
     for (int i = 0; i < n_jobs; i++) {
-        qsort(took[i], TURNS, sizeof(double), by_size);
-        qsort(ratio[i], TURNS, sizeof(double), by_size);
-        printf("| %s | %.1f | %.0f | %.1f | %.2f | %.2f | %.2f |\n", names[i],
-               1e6 * took[i][TURNS / 2], job[i].bytes, 1e-9 * job[i].bytes / took[i][TURNS / 2],
-               ratio[i][TURNS / 2], ratio[i][0], ratio[i][TURNS - 1]);
+        const double us = 1e6 * median_of(took[i], TURNS), beside = median_of(ratio[i], TURNS);
+        printf("| %s | %.1f | %.0f | %.1f | %.2f | %.2f | %.2f |\n", names[i], us, job[i].bytes,
+               1e-3 * job[i].bytes / us, beside, ratio[i][0], ratio[i][TURNS - 1]);
         close_job(&job[i]);
     }
 }

@@ -1,4 +1,5 @@
-/* Shared by the benchmarks: the clock, and the end of a program that cannot go on. Header only. */
+/* Shared by the benchmarks: clocks, medians, and the end of a program that cannot go on.
+ * Header only. */
 #ifndef SHEAF_BENCH_BENCH_H
 #define SHEAF_BENCH_BENCH_H
 
@@ -7,6 +8,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/sort.h"
 #include "sheaf/status.h"
 
 /* p; if it is NULL, prints the library's last error and ends the program. */
@@ -19,6 +21,20 @@ static inline void *must(void *p) {
 }
 static inline void check(enum sheaf_status status) {
     if (status) must(NULL);
+}
+
+/* Of this process, so that other work on the machine is not counted, except what it takes of the
+ * caches. */
+static inline double cpu_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Sorts the n numbers. */
+static inline double median_of(double *x, size_t n) {
+    qsort(x, n, sizeof *x, sheaf__by_double);
+    return x[n / 2];
 }
 
 #endif

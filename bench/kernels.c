@@ -1,7 +1,7 @@
-/* The speed of each instruction set's kernels on one thread: products of one column, exact and rounded, in GB/s
- * of weights read from memory, beside a plain loop over the same memory, and from the cache; tiles of
- * products by panels, in GFLOP/s; attention of one query from the cache and from memory. Prints tables of
- * docs/performance-kernels.md.
+/* The speed of each instruction set's kernels on one thread: products of one column, exact and
+ * rounded, in GB/s of weights read from memory, beside the fastest loop that reads the same memory,
+ * and from the cache; tiles of products by panels, in GFLOP/s; attention of one query from the
+ * cache and from memory. Prints tables of docs/performance-kernels.md.
  *
  *   bench-kernels [ISA ...]    all that run here, or those named
  *   taskset -c 1 bench-kernels ISA >/dev/null & taskset -c 0 bench-kernels ISA    while another core reads */
@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "common/reading.h"
 #include "cpu/kernels/kernels.h"
 #include "sheaf/type.h"
 
@@ -42,23 +43,11 @@ static void *memory(size_t size) {
     return p;
 }
 
-typedef uint64_t vector __attribute__((vector_size(16)));
-
-/* `near` bytes ahead are fetched to the first cache, `far` bytes ahead to the second; 0: none. */
-static double stream(const char *p, size_t near, size_t far) {
+/* GB/s of BYTES at p by a loop. */
+static double stream(const char *p, int loop) {
     static volatile uint64_t sink;
-    vector sum[8] = {{0}};
     const double start = sheaf__seconds();
-    for (size_t i = 0; i < BYTES; i += sizeof sum) {
-        const vector *x = (const vector *)(const void *)(p + i);
-        for (size_t j = 0; j < sizeof sum; j += 64) {
-            __builtin_prefetch(p + i + j + near);
-            if (far) __builtin_prefetch(p + i + j + far, 0, 2);
-        }
-        for (int j = 0; j < 8; j++) sum[j] += x[j];
-    }
-    for (int j = 1; j < 8; j++) sum[0] += sum[j];
-    sink = sum[0][0] + sum[0][1];
+    sink = read_words((const uint64_t *)(const void *)p, BYTES / sizeof(uint64_t), loop);
     (void)sink;
     return BYTES / (sheaf__seconds() - start) / 1e9;
 }
@@ -210,8 +199,8 @@ static void one_table(const struct sheaf__cpu_kernels *kern, const char *w) {
     char *rows = memory(TILE * (PASS * sizeof(float) + 64));
     float *c = memory(4096 * sizeof(float));
     double read = 0, best;
-    for (int i = 0; i < ROUNDS; i++) read = (best = stream(w, 4096, 0)) > read ? best : read;
-    for (int i = 0; i < ROUNDS; i++) read = (best = stream(w, 1536, 5120)) > read ? best : read;
+    for (int i = 0; i < ROUNDS * READING_LOOPS; i++)
+        read = (best = stream(w, i % READING_LOOPS)) > read ? best : read;
     printf(
         "\n%s: reads %.1f GB/s\n\n| type | GB/s | of reading | from cache | rounded | of reading | "
         "from cache |\n|---|---:|---:|---:|---:|---:|---:|\n",
@@ -236,19 +225,21 @@ static void one_table(const struct sheaf__cpu_kernels *kern, const char *w) {
     }
     printf("\n");
     for (int kind = 0; kind < SHEAF__PANELS_KINDS; kind++) {
-        static const char *const names[] = {"floats",
-                                            "16 bits",
-                                            "16 bits, words",
-                                            "24 bits",
-                                            "24 bits, words",
-                                            "scaled BF16",
-                                            "two BF16 each",
-                                            "two BF16",
-                                            "24 bits, in place",
-                                            "scaled BF16, once",
-                                            "BF16",
-                                            "16 bits, bytes",
-                                            "8 bits"};
+        static const char *const names[] = {
+            [SHEAF__PANELS_FLOATS] = "floats",
+            [SHEAF__PANELS_16] = "16 bits",
+            [SHEAF__PANELS_16_WORDS] = "16 bits, words",
+            [SHEAF__PANELS_24] = "24 bits",
+            [SHEAF__PANELS_24_WORDS] = "24 bits, words",
+            [SHEAF__PANELS_BF16_SCALED] = "scaled BF16",
+            [SHEAF__PANELS_BF16_BOTH] = "two BF16 each",
+            [SHEAF__PANELS_BF16_TWICE] = "two BF16",
+            [SHEAF__PANELS_24_IN_PLACE] = "24 bits, in place",
+            [SHEAF__PANELS_BF16_SCALED_ONCE] = "scaled BF16, once",
+            [SHEAF__PANELS_BF16] = "BF16",
+            [SHEAF__PANELS_16_BYTES] = "16 bits, bytes",
+            [SHEAF__PANELS_8] = "8 bits",
+        };
         static_assert(sizeof names / sizeof *names == SHEAF__PANELS_KINDS, "a name for each");
         const struct sheaf__cpu_panels *p = &kern->panels[kind];
         for (size_t t = 0; t < sizeof types / sizeof *types && p->rows > 0; t++) {

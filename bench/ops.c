@@ -256,11 +256,6 @@ static void fill(T *t) {
     free(row);
 }
 
-static int by_value(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Seconds of one node: the median of several graphs of many. */
 static double measure(sheaf_backend_t backend, const struct bench_case *x, int repeats) {
     C *leaves = must(sheaf_init(
@@ -291,11 +286,10 @@ static double measure(sheaf_backend_t backend, const struct bench_case *x, int r
         check(sheaf_backend_graph_compute(backend, graph));
         spent += taken[n++] = sheaf__seconds() - begin;
     }
-    qsort(taken, (size_t)n, sizeof *taken, by_value);
     sheaf_backend_buffer_free(buffer);
     sheaf_free(nodes);
     sheaf_free(leaves);
-    return taken[n / 2] / repeats;
+    return median_of(taken, (size_t)n) / repeats;
 }
 
 static int repeats_of(sheaf_backend_t backend, const struct bench_case *x) {

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "cpu/kernels/kernels.h"
 #include "sheaf/sheaf.h"
@@ -165,23 +164,6 @@ static void experts(sheaf_backend_t backend) {
     }
 }
 
-static int by_value(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median_of(double *x) {
-    qsort(x, ROUNDS, sizeof *x, by_value);
-    return x[ROUNDS / 2];
-}
-
-/* Of this process, so that other work on the machine is not counted; one thread computes. */
-static double cpu_seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static double seconds_of(sheaf_backend_t backend, const struct product *p) {
     const double start = cpu_seconds();
     check(sheaf_backend_graph_compute(backend, p->graph));
@@ -218,9 +200,9 @@ static void each_type(sheaf_backend_t backend) {
             ratio[i] = seconds_portable(&one) / token[i];
             prompt[i] = seconds_of(backend, &many);
         }
-        const double us = 1e6 * median_of(token), ms = 1e3 * median_of(prompt);
+        const double us = 1e6 * median_of(token, ROUNDS), ms = 1e3 * median_of(prompt, ROUNDS);
         printf("| %s | %.4g | %.0f | %.1f | %.1f | %.1f | %.0f |\n", sheaf_type_name(all[t]),
-               8 * bytes / ALL_K / ALL_M, us, 1e-3 * bytes / us, median_of(ratio), ms,
+               8 * bytes / ALL_K / ALL_M, us, 1e-3 * bytes / us, median_of(ratio, ROUNDS), ms,
                2e-6 * ALL_K * ALL_M * PROMPT / ms);
         fflush(stdout);
         drop(&one);
@@ -248,7 +230,7 @@ static void few_columns(sheaf_backend_t backend, int64_t k, const enum sheaf_typ
         }
         printf("\n| %s |", sheaf_type_name(of[t]));
         for (int n = 0; n < COUNTS; n++) {
-            const double us = 1e6 * median_of(took[n]);
+            const double us = 1e6 * median_of(took[n], ROUNDS);
             printf(" %.0f |", us * (1 << 20) / (double)sheaf_nbytes(p[n].w));
             drop(&p[n]);
         }

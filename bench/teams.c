@@ -51,11 +51,6 @@ static void steps(void *user, int ith, int nth, struct sheaf__cpu_sync *sync) {
     seen = sum;
 }
 
-static int by_size(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* The median of RUNS; idle_us of sleep before each. */
 static double run_us(struct sheaf__cpu_team *team, sheaf__cpu_team_fn fn, void *user,
                      unsigned idle_us) {
@@ -66,8 +61,7 @@ static double run_us(struct sheaf__cpu_team *team, sheaf__cpu_team_fn fn, void *
         sheaf__cpu_team_run(team, fn, user);
         t[i] = 1e6 * (sheaf__seconds() - start);
     }
-    qsort(t, (size_t)RUNS, sizeof *t, by_size);
-    return t[RUNS / 2];
+    return median_of(t, RUNS);
 }
 
 static struct sheaf__cpu_team *new_team(struct cores *cores, int n, bool shared) {

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "bench.h"
+#include "common/reading.h"
 
 /* The part of a thread is much larger than its share of L3: of 128 MiB, read again and again beside
  * 32 MiB of L3, so much was still there that a Zen 5 read 46 to 50 GB/s, and 40 to 43 of 256 MiB to
@@ -38,41 +39,6 @@ struct reader {
     bool failed;
 };
 
-/* Loops over a part: `streams` places at once, `ahead` bytes fetched before they are read, and
- * `far` bytes before, to the second cache. Which is fastest depends on the core and on its
- * neighbours (Zen 4 on large pages: one stream 23.5 GB/s, two 25.8, with 4 KiB fetched ahead 14 to
- * 24; Zen 5: 8 KiB ahead before 4 KiB; Granite Rapids: to both caches 17.0, the others 15.6; with
- * fetching ahead quantized rows are read faster), so passes take turns and the best one counts. */
-struct loop {
-    size_t streams, ahead, far;
-};
-static const struct loop loops[] = {
-    {1, 0, 0}, {2, 0, 0}, {1, 4096, 0}, {1, 8192, 0}, {1, 1536, 5120}};
-
-enum { WORDS = 32 }; /* that are summed apart: 4 vectors of 64 bytes */
-
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) &&                             \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-__attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3")))
-#endif
-static uint64_t
-sum_words(const uint64_t *x, size_t n, const struct loop *loop) {
-    const size_t streams = loop->streams, ahead = loop->ahead, far = loop->far;
-    uint64_t s[WORDS] = {0};
-    for (size_t i = 0; i + WORDS <= n / streams; i += WORDS) {
-        for (size_t k = 0; k < streams; k++) {
-            const uint64_t *p = x + k * (n / streams) + i;
-            for (size_t j = 0; ahead && j < WORDS; j += 8)
-                __builtin_prefetch((const char *)(p + j) + ahead);
-            for (size_t j = 0; far && j < WORDS; j += 8)
-                __builtin_prefetch((const char *)(p + j) + far, 0, 2);
-            for (size_t j = 0; j < WORDS; j++) s[j] += p[j];
-        }
-    }
-    for (size_t j = 1; j < WORDS; j++) s[0] += s[j];
-    return s[0];
-}
-
 /* As buffers of weights are: large pages, where the system gives them. */
 static uint64_t *new_part(void) {
     const size_t large = (size_t)2 << 20;
@@ -93,10 +59,10 @@ static void *read_part(void *arg) {
     r->data = new_part();
     r->failed = !r->data;
     for (int pass = 0; pass < PASSES; pass++) {
-        const struct loop *loop = &loops[(size_t)pass % (sizeof loops / sizeof *loops)];
+        const int loop = pass % READING_LOOPS;
         pthread_barrier_wait(&all->barrier);
         r->begin[pass] = sheaf__seconds();
-        if (r->data) r->sum += sum_words(r->data, part_bytes / sizeof *r->data, loop);
+        if (r->data) r->sum += read_words(r->data, part_bytes / sizeof *r->data, loop);
         r->end[pass] = sheaf__seconds();
     }
     free(r->data);

@@ -11,7 +11,8 @@ INLINE size_t ahead_by(size_t bytes, size_t row, size_t w_stride) {
 /* How far ahead of what is read now weights are fetched. Rows mostly lie one after the other, and the
  * hardware does not look across pages: without it a core read Q4_0 at 28 GB/s from memory, with 4 KiB
  * at 31, with 8 KiB at 34, and Q8_0 at 37 and 40 with 4 and 8 KiB (AMD EPYC, Zen 5, November 2026).
- * BOTH: of SHEAF__FETCH_BOTH, to the first cache and to the second (D159). */
+ * BOTH: of SHEAF__FETCH_BOTH, to the first cache and to the second (D159). tools/common/reading.h has
+ * loops with these distances, which measure what a core can read. */
 enum { FETCH_AHEAD = 8192, FETCH_BOTH_FIRST = 1536, FETCH_BOTH_SECOND = 5120 };
 INLINE void prefetch(const char *p, size_t bytes) {
     for (size_t i = 0; i < bytes; i += 64) _mm_prefetch(p + i, _MM_HINT_T1);
