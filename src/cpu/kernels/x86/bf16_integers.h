@@ -1,5 +1,10 @@
 /* A part of vbmi.c and amx.c: integers of up to 8 bits as BF16, which holds them exactly, 32 of a block of quantized
  * weights in a vector. */
+#ifndef SHEAF_CPU_KERNELS_X86_BF16_INTEGERS_H
+#define SHEAF_CPU_KERNELS_X86_BF16_INTEGERS_H
+
+#include "cpu/kernels/x86/vector.h"
+
 /* Integers that are BF16, 16 and 16. */
 INLINE __m512i bf16_integers(__m512i x, __m512i y) {
     const __m512i lo = _mm512_castps_si512(_mm512_cvtepi32_ps(x));
@@ -45,3 +50,5 @@ INLINE __m512i bf16_of_bytes(const void *bytes) {
     const __m512i both = _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(x, 16), y);
     return _mm512_subs_epu16(both, _mm512_set1_epi16(24 << 7));
 }
+
+#endif

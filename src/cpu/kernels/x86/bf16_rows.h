@@ -34,8 +34,8 @@ INLINE void add_bf16(enum sheaf_type type, int R, int C, const uint16_t *const *
         if (kept) memcpy(kept[r] + i, &x[r], sizeof x[r]);
     }
     UNROLL_8 for (int c = 0; c < C; c++) {
-        __m512i b = _mm512_loadu_si512(y[c] + i);
-        __asm__("" : "+v"(b)); /* one load for both rows */
+        __m512i b = load512(y[c] + i);
+        LOADED_ONCE(b);
         UNROLL for (int r = 0; r < R; r++) acc[r][c] =
             _mm512_dpbf16_ps(acc[r][c], x[r], (__m512bh)b);
     }

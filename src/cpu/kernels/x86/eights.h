@@ -33,9 +33,6 @@ INLINE bool by_levels(enum sheaf_type type) {
     return type == SHEAF_TYPE_IQ4_NL || type == SHEAF_TYPE_IQ4_XS || type == SHEAF_TYPE_MXFP4 ||
            type == SHEAF_TYPE_IQ3_XXS || type == SHEAF_TYPE_IQ3_S;
 }
-INLINE bool is_k(enum sheaf_type type) {
-    return type == SHEAF_TYPE_Q4_K || type == SHEAF_TYPE_Q5_K;
-}
 INLINE bool by_eights(enum sheaf_type type) {
     return by_nibbles(type) || by_levels(type) || is_k(type) || type == SHEAF_TYPE_Q8_0;
 }
@@ -536,3 +533,9 @@ INLINE void rows_by_eights(enum sheaf_type type, enum sheaf__act act, int64_t k,
                      const void *const *act, int nc, float *const *out) {                          \
         rows_by_eights(TYPE, SHEAF__ACT_DIGITS, k, w, w_stride, nr, act, nc, out);                 \
     }
+ROWS_EIGHTS(rows_digits_q4_0, SHEAF_TYPE_Q4_0)
+ROWS_EIGHTS(rows_digits_q4_1, SHEAF_TYPE_Q4_1)
+ROWS_EIGHTS(rows_digits_q5_0, SHEAF_TYPE_Q5_0)
+ROWS_EIGHTS(rows_digits_q5_1, SHEAF_TYPE_Q5_1)
+ROWS_EIGHTS(rows_digits_q4_k, SHEAF_TYPE_Q4_K)
+ROWS_EIGHTS(rows_digits_q5_k, SHEAF_TYPE_Q5_K)

@@ -1,5 +1,9 @@
 /* A part of kernels.h and of bf16_rows.h: how weights are fetched from memory ahead of the loops that
  * read them, as the CPU wants it (sheaf__cpu_fetch). Rows of a cache: fetch_rows (attention.h). */
+#ifndef SHEAF_CPU_KERNELS_X86_FETCH_H
+#define SHEAF_CPU_KERNELS_X86_FETCH_H
+
+#include "cpu/kernels/x86/vector.h"
 
 /* How far ahead weights lie that are read so many bytes later, in rows of `row` bytes that are read. If these
  * are parts of longer rows, what comes next are the same parts of the next rows. */
@@ -105,3 +109,5 @@ INLINE void fetch_lines(struct fetch f, const char *p, size_t bytes) {
         else                                                                                       \
             WITH_FETCH(fetch_few(SHEAF__FETCH_SECOND, OFTEN, ROW, W_STRIDE), CALL);                \
     } while (0)
+
+#endif

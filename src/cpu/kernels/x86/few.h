@@ -34,15 +34,6 @@ struct few {
     v_f scales[FEW_SCALES];
 };
 
-/* The format of columns that are not rounded. */
-INLINE enum sheaf__act few_act(enum sheaf_type type) {
-    return by_eights(type) && type != SHEAF_TYPE_Q8_0 ? SHEAF__ACT_WORDS : SHEAF__ACT_DIGITS;
-}
-INLINE bool by_pieces(enum sheaf_type type) {
-    return type == SHEAF_TYPE_Q2_K || type == SHEAF_TYPE_Q3_K || type == SHEAF_TYPE_Q6_K ||
-           type == SHEAF_TYPE_TQ1_0 || type == SHEAF_TYPE_TQ2_0;
-}
-
 /* ---- scales of columns ---- */
 
 /* Of the 8 blocks of number b of column c. */
@@ -151,6 +142,25 @@ INLINE void row_pieces(enum sheaf_type type, enum sheaf__act act, int64_t k, con
             add_pieces(type, act, q, s, m, few_column(act, f, c, b), &acc[c], &acc[C + c]);
         }
     }
+}
+
+/* Bits of a weight with its offset; the offset. */
+INLINE int bits_of_signed(enum sheaf_type type) {
+    switch ((int)type) {
+    case SHEAF_TYPE_Q1_0:
+    case SHEAF_TYPE_Q2_0:
+        return 2;
+    case SHEAF_TYPE_NVFP4:
+    case SHEAF_TYPE_IQ1_S:
+    case SHEAF_TYPE_IQ1_M:
+        return 5;
+    default:
+        return 7;
+    }
+}
+
+INLINE __m512 joined(struct scales s) {
+    return _mm512_insertf32x8(_mm512_castps256_ps512(s.lo), s.hi, 1);
 }
 
 /* Types that become bytes. */

@@ -17,7 +17,8 @@
  * order in which weights of few bits come out of wide loads (enum sheaf__digits_order).
  *
  * One column meets row by row, as memory is read in order then: a Zen 5 reads Q4_0 at 37 GB/s, by two
- * rows at 28 to 33, and at 24 instead of 20 while the other core reads too. Several columns: few.h.
+ * rows at 28 to 33, and at 24 instead of 20 while the other core reads too. (On a Zen 4 it meets three rows
+ * of eights.h at once.) Several columns: few.h.
  *
  * Invariant: as there, one order of accumulation per (row, column) whatever the tile. */
 

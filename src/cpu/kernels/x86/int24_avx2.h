@@ -317,18 +317,6 @@ INLINE void digits_32(enum sheaf_type type, enum sheaf__act act, int64_t k, cons
 
 /* ---- blocks of 256 ---- */
 
-/* The 8 scales, then the 8 mins, of Q4_K and Q5_K at w, times d and dmin: k_scales_mins without
- * general registers. */
-INLINE void k_scales(const char *w, __m256 *scales, __m256 *mins) {
-    const __m128i x = load128(w);
-    const __m128i all = k_scale_bytes(x);
-    const __m128 d = _mm_cvtph_ps(x);
-    const __m256i s = _mm256_cvtepu8_epi32(all);
-    const __m256i m = _mm256_cvtepu8_epi32(_mm_unpackhi_epi64(all, all));
-    *scales = _mm256_mul_ps(_mm256_cvtepi32_ps(s), _mm256_broadcastss_ps(d));
-    *mins = _mm256_mul_ps(_mm256_cvtepi32_ps(m), _mm256_broadcastss_ps(_mm_movehdup_ps(d)));
-}
-
 /* Q4_K and Q5_K: 8 bytes of each pair of blocks are a vector. */
 INLINE void digits_k(enum sheaf_type type, enum sheaf__act act, int64_t k, const char *w,
                      struct fetch fetch, const void *const *cols, int C, const v_f *from, v_f *to,

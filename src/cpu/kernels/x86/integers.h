@@ -1,4 +1,8 @@
 /* A part of kernels.h and amx.c: 32 activations as integers, and what times them they are. */
+#ifndef SHEAF_CPU_KERNELS_X86_INTEGERS_H
+#define SHEAF_CPU_KERNELS_X86_INTEGERS_H
+
+#include "cpu/kernels/x86/vector.h"
 
 /* The largest magnitude of 32, by their bits, which puts NaN above infinity. */
 INLINE float largest_of_32(const __m512 *v) {
@@ -18,3 +22,5 @@ INLINE float integers_of_32(const float *x, float top, __m512i *q) {
     round_to_integers(v, zero ? 0.0f : top / max, q);
     return zero ? 0.0f : max / top;
 }
+
+#endif

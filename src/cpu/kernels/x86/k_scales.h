@@ -1,4 +1,8 @@
 /* A part of kernels.h and amx.c: scales and mins of Q4_K and Q5_K. */
+#ifndef SHEAF_CPU_KERNELS_X86_K_SCALES_H
+#define SHEAF_CPU_KERNELS_X86_K_SCALES_H
+
+#include "cpu/kernels/x86/vector.h"
 
 /* The 8 scales and the 8 mins of the bytes a[4], b[4], c[4] (sheaf__k_scale_min), a byte each. */
 struct k_bytes {
@@ -44,4 +48,30 @@ INLINE __m512 scales_then_minus_mins(const char *w) {
         _mm512_setzero_si512(), _mm256_set1_epi32(INT32_MIN), 1));
     return _mm512_xor_ps(_mm512_permutexvar_ps(d_then_m, k_scales(w)), minus);
 }
+#else
+/* The 8 scales, then the 8 mins, of Q4_K and Q5_K as bytes, of x: the first 16 bytes of a block,
+ * which are the halves d and dmin and bytes a[4], b[4], c[4]. */
+INLINE __m128i k_scale_bytes(__m128i x) {
+    /* a, c, b, c >> 4 and the top bits of a and b */
+    const __m128i low =
+        _mm_srlv_epi32(_mm_shuffle_epi32(x, _MM_SHUFFLE(3, 2, 3, 1)), _mm_setr_epi32(0, 0, 0, 4));
+    const __m128i top = _mm_srli_epi32(_mm_shuffle_epi32(x, _MM_SHUFFLE(2, 2, 1, 1)), 2);
+    const __m128i take = _mm_setr_epi32(0x3f3f3f3f, 0x0f0f0f0f, 0x3f3f3f3f, 0x0f0f0f0f);
+    const __m128i add = _mm_setr_epi32(0, 0x30303030, 0, 0x30303030);
+    return _mm_or_si128(_mm_and_si128(low, take), _mm_and_si128(top, add));
+}
+
+/* The 8 scales, then the 8 mins, of Q4_K and Q5_K at w, times d and dmin: k_scales_mins without
+ * general registers. */
+INLINE void k_scales(const char *w, __m256 *scales, __m256 *mins) {
+    const __m128i x = load128(w);
+    const __m128i all = k_scale_bytes(x);
+    const __m128 d = _mm_cvtph_ps(x);
+    const __m256i s = _mm256_cvtepu8_epi32(all);
+    const __m256i m = _mm256_cvtepu8_epi32(_mm_unpackhi_epi64(all, all));
+    *scales = _mm256_mul_ps(_mm256_cvtepi32_ps(s), _mm256_broadcastss_ps(d));
+    *mins = _mm256_mul_ps(_mm256_cvtepi32_ps(m), _mm256_broadcastss_ps(_mm_movehdup_ps(d)));
+}
+#endif
+
 #endif

@@ -5,15 +5,14 @@
  * Defined by the build (src/cpu/CMakeLists.txt) for each table:
  *   KERNELS_NAME       the name of the instruction set, a string
  *   KERNELS_TABLE      the name of the table that this file defines (struct sheaf__cpu_kernels)
- * Defined by the including file, where the instruction set has it:
- *   KERNELS_VNNI_512   products of bytes in 512 bits (VNNI): int24.h, panels16.h, panels24.h and
- *                      panels_words.h; without it int24_avx2.h
- *   KERNELS_VNNI_256   the same in 256 bits (AVX-VNNI), for int24_avx2.h, panels16_avx2.h and panels8.h
+ * Defined before, where the instruction set has it (avx512.h, avxvnni.c, vbmi.c):
+ *   KERNELS_VNNI_512   products of bytes in 512 bits (VNNI)
+ *   KERNELS_VNNI_256   the same in 256 bits (AVX-VNNI)
  *   KERNELS_VBMI       permutations of bytes in 512 bits (VBMI)
  *   KERNELS_NO_TABLE   the parts only
- * Primitives that the including file gives as static inline functions:
+ * Primitives that avx2.h and avx512.h give as static inline functions:
  *   v_f, VW            a vector of VW floats; v_load v_store v_set1 v_add v_sub v_mul v_div v_fma
- *                      v_fnma v_min v_max v_round v_ldexp v_sum v_if_equal v_swap v_turn v_twice
+ *                      v_fnma v_min v_max v_round v_ldexp v_sum v_largest v_if_equal v_swap v_turn v_twice
  *   v_ldexp_near, v_all_within, V_LDEXP_COSTS   2^n for a normal result, and whether to ask for it
  *   v_load_f16 v_store_f16 v_load_bf16 v_load_i8 v_bytes v_nibbles   VW values of another type as floats
  *   v_eights v_eights_f16 v_eights_bf16 v_eights_i8 v_eights_set1   eight elements, or one for them, of
@@ -21,11 +20,7 @@
  *   v_sum_twos v_sum_fours v_sum_eights   sums across eight vectors of such rows
  *   v_d                eight sums in double: v_zeros v_add_8 v_add_sq_8 v_lanes, the same lanes in
  *                      every table, so that sums have the same bits
- * The parts below (fetch.h, k_scales.h, pairs.h, weights32.h, rows.h, panels.h, blocks.h, points.h, int24.h or
- * int24_avx2.h, panels16.h, panels24.h, signed.h with pieces.h, eights.h and few.h or with halves.h and
- * rows_of_lanes.h, plain_few.h, panels_words.h, convert.h, panels8.h, panels16_avx2.h, lanes.h, attention.h,
- * attention_few.h, attention_q8.h with attention_q8_lanes.h) use these and each other in the order in which they
- * are included.
+ * The parts use these, and the parts included before them; so does a new part.
  * Bytes of blocks are unpacked in 256 bits by all, since a block is 32 bytes when unpacked.
  *
  * Invariant: one accumulator per (row, column), fed in the order of k, so that tile shapes may
@@ -36,312 +31,63 @@
 #include "cpu/kernels/kernels.h"
 #include "cpu/kernels/recurrent.h"
 #include "cpu/kernels/vec.h"
-#include "cpu/kernels/x86/units.h"
-#include "cpu/kernels/x86/vector.h"
 #include "quant/blocks.h"
 #include "quant/iq.h"
 
+/* ---- what the others are written with: loops, fetching ahead, formats of weights ---- */
+
+#include "cpu/kernels/x86/vector.h"
+
 #include "cpu/kernels/x86/fetch.h"
+#include "cpu/kernels/x86/units.h"
 
-/* ---- small vectors ---- */
-
-INLINE float f16(uint16_t h) { return _cvtsh_ss(h); }
-
-/* Bytes of 256 activations in digits or in bytes. */
-INLINE size_t act_size_256(enum sheaf__act act) {
-    return act == SHEAF__ACT_BYTES ? sizeof(struct sheaf__act_bytes)
-                                   : sizeof(struct sheaf__act_digits);
-}
-
-/* The 8 scales, then the 8 mins, of Q4_K and Q5_K as bytes, of x: the first 16 bytes of a block,
- * which are the halves d and dmin and bytes a[4], b[4], c[4]. */
-INLINE __m128i k_scale_bytes(__m128i x) {
-    /* a, c, b, c >> 4 and the top bits of a and b */
-    const __m128i low =
-        _mm_srlv_epi32(_mm_shuffle_epi32(x, _MM_SHUFFLE(3, 2, 3, 1)), _mm_setr_epi32(0, 0, 0, 4));
-    const __m128i top = _mm_srli_epi32(_mm_shuffle_epi32(x, _MM_SHUFFLE(2, 2, 1, 1)), 2);
-    const __m128i take = _mm_setr_epi32(0x3f3f3f3f, 0x0f0f0f0f, 0x3f3f3f3f, 0x0f0f0f0f);
-    const __m128i add = _mm_setr_epi32(0, 0x30303030, 0, 0x30303030);
-    return _mm_or_si128(_mm_and_si128(low, take), _mm_and_si128(top, add));
-}
-
-/* Bytes of an element of F32, F16, BF16. */
-INLINE size_t plain_size(enum sheaf_type type) {
-    return type == SHEAF_TYPE_F32 ? sizeof(float) : sizeof(uint16_t);
-}
-INLINE v_f load_plain(enum sheaf_type type, const void *p, int64_t i) {
-    if (type == SHEAF_TYPE_F32) return v_load((const float *)p + i);
-    if (type == SHEAF_TYPE_F16) return v_load_f16((const uint16_t *)p + i);
-    return v_load_bf16((const uint16_t *)p + i);
-}
-INLINE v_f load_plain_n(enum sheaf_type type, const void *p, int64_t i, int64_t n) {
-    if (type == SHEAF_TYPE_F32) return v_load_n((const float *)p + i, n);
-    uint16_t t[VW] = {0};
-    memcpy(t, (const uint16_t *)p + i, (size_t)n * sizeof *t);
-    return load_plain(type, t, 0);
-}
-
-/* ---- a row by C columns, a constant after inlining ---- */
-
-/* Several columns that do not stay in the first cache beside the weights are multiplied in parts, for
- * PART_ROWS rows each: sums wait in memory meanwhile, in the lanes that they have, so that parts do
- * not show in the bits. Four columns of 5632 came from the second cache at half the speed. One column
- * is whole: mul_mat.c cuts long ones. */
-enum { PART = 1024, PART_ROWS = 8, MOST_WHOLE = 4096 /* elements of all columns */ };
-INLINE int64_t part_of(int64_t k, int nc) { return nc == 1 || nc * k <= MOST_WHOLE ? k : PART; }
-
-/* Sums before a part: zeros where `from` is NULL. */
-INLINE v_f carried(const v_f *from, int i) { return from ? from[i] : v_set1(0.0f); }
-
-/* Vector number j of k goes to accumulator j mod ACCS: a row alone, which reads memory in order,
- * would wait for one. (Four rows at a time read F16 at 25 GB/s where one reads it at 36: rows of 4
- * KiB meet in the same sets of the cache. AMD EPYC, Zen 5, November 2026.) */
-enum { ACCS = 4, PLAIN_COLS = VW == 16 ? 4 : 2, TILE = VW == 16 ? SHEAF__TILE_COLS : 4 };
-
-/* Elements of a row from i on, less than a round, and what becomes of the sums. */
-INLINE void row_plain_end(enum sheaf_type type, int64_t k, int64_t i, const char *w,
-                          const float *const *act, int C, v_f (*acc)[ACCS], v_f *to,
-                          float *const *out, int64_t r) {
-    UNROLL for (int j = 0; j < ACCS; j++) {
-        const int64_t at = i + j * VW, n = k - at;
-        if (n <= 0) break;
-        const v_f x = n >= VW ? load_plain(type, w, at) : load_plain_n(type, w, at, n);
-        UNROLL for (int c = 0; c < C; c++) {
-            const float *p = act[c] + at;
-            acc[c][j] = v_fma(x, n >= VW ? v_load(p) : v_load_n(p, n), acc[c][j]);
-        }
-    }
-    UNROLL for (int c = 0; c < C && to; c++) {
-        UNROLL for (int j = 0; j < ACCS; j++) to[c * ACCS + j] = acc[c][j];
-    }
-    UNROLL for (int c = 0; c < C && !to; c++) {
-        v_f sum = v_add(acc[c][0], acc[c][1]);
-        UNROLL for (int j = 2; j < ACCS; j += 2) sum =
-            v_add(sum, v_add(acc[c][j], acc[c][(j + 1) % ACCS]));
-        out[c][r] = v_sum(sum);
-    }
-}
-
-/* out[c][r], or the sums so far to `to`. k of all parts except the last is whole rounds. */
-INLINE void row_plain(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
-                      const float *const *act, int C, const v_f *from, v_f *to, float *const *out,
-                      int64_t r) {
-    const size_t size = plain_size(type);
-    v_f acc[PLAIN_COLS][ACCS];
-    UNROLL for (int c = 0; c < C; c++) {
-        UNROLL for (int j = 0; j < ACCS; j++) acc[c][j] = carried(from, c * ACCS + j);
-    }
-    int64_t i = 0;
-    for (; i + ACCS * VW <= k; i += ACCS * VW) {
-        fetch_lines(fetch, w + (size_t)i * size, ACCS * VW * size);
-        UNROLL for (int j = 0; j < ACCS; j++) {
-            const v_f x = load_plain(type, w, i + j * VW);
-            UNROLL for (int c = 0; c < C; c++) acc[c][j] =
-                v_fma(x, v_load(act[c] + i + j * VW), acc[c][j]);
-        }
-    }
-    row_plain_end(type, k, i, w, act, C, acc, to, out, r);
-}
-
-/* 16 bytes to 32 nibbles: the low ones first. */
-INLINE __m256i nibbles(const uint8_t *p) {
-    __m128i b = load128(p);
-    __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(b), _mm_srli_epi16(b, 4), 1);
-    return _mm256_and_si256(both, _mm256_set1_epi8(15));
-}
-
-/* 32 bits to 32 bytes: `set` where the bit is set, else `clear`. */
-INLINE __m256i spread_bits(const uint8_t *p, int8_t set, int8_t clear) {
-    int32_t bits;
-    memcpy(&bits, p, sizeof bits);
-    const __m256i byte_of =
-        _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
-    const __m256i bit_of = _mm256_set1_epi64x((int64_t)0x8040201008040201u);
-    __m256i b = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(bits), byte_of), bit_of);
-    return _mm256_blendv_epi8(_mm256_set1_epi8(clear), _mm256_set1_epi8(set),
-                              _mm256_cmpeq_epi8(b, bit_of));
-}
-
-/* Bytes of a block of a type of 32. */
-INLINE size_t block_size_32(enum sheaf_type type) {
-    return type == SHEAF_TYPE_Q8_0   ? sizeof(struct sheaf__block_q8_0)
-           : type == SHEAF_TYPE_Q4_0 ? sizeof(struct sheaf__block_q4_0)
-           : type == SHEAF_TYPE_Q4_1 ? sizeof(struct sheaf__block_q4_1)
-           : type == SHEAF_TYPE_Q5_0 ? sizeof(struct sheaf__block_q5_0)
-           : type == SHEAF_TYPE_Q5_1 ? sizeof(struct sheaf__block_q5_1)
-                                     : sizeof(struct sheaf__block_mxfp4);
-}
-
-/* Bytes of 256 weights of any quantized type. */
-INLINE size_t size_256(enum sheaf_type type) {
-    const bool of_32 = type == SHEAF_TYPE_Q8_0 || type == SHEAF_TYPE_Q4_0 ||
-                       type == SHEAF_TYPE_Q4_1 || type == SHEAF_TYPE_Q5_0 ||
-                       type == SHEAF_TYPE_Q5_1 || type == SHEAF_TYPE_MXFP4;
-    return of_32                        ? 8 * block_size_32(type)
-           : type == SHEAF_TYPE_IQ4_NL  ? 8 * sizeof(struct sheaf__block_iq4_nl)
-           : type == SHEAF_TYPE_NVFP4   ? 4 * sizeof(struct sheaf__block_nvfp4)
-           : type == SHEAF_TYPE_IQ4_XS  ? sizeof(struct sheaf__block_iq4_xs)
-           : type == SHEAF_TYPE_Q2_K    ? sizeof(struct sheaf__block_q2_k)
-           : type == SHEAF_TYPE_Q3_K    ? sizeof(struct sheaf__block_q3_k)
-           : type == SHEAF_TYPE_Q4_K    ? sizeof(struct sheaf__block_q4_k)
-           : type == SHEAF_TYPE_Q5_K    ? sizeof(struct sheaf__block_q5_k)
-           : type == SHEAF_TYPE_Q6_K    ? sizeof(struct sheaf__block_q6_k)
-           : type == SHEAF_TYPE_IQ2_XXS ? sizeof(struct sheaf__block_iq2_xxs)
-           : type == SHEAF_TYPE_IQ2_XS  ? sizeof(struct sheaf__block_iq2_xs)
-           : type == SHEAF_TYPE_IQ2_S   ? sizeof(struct sheaf__block_iq2_s)
-           : type == SHEAF_TYPE_IQ3_XXS ? sizeof(struct sheaf__block_iq3_xxs)
-           : type == SHEAF_TYPE_IQ3_S   ? sizeof(struct sheaf__block_iq3_s)
-           : type == SHEAF_TYPE_IQ1_S   ? sizeof(struct sheaf__block_iq1_s)
-           : type == SHEAF_TYPE_IQ1_M   ? sizeof(struct sheaf__block_iq1_m)
-           : type == SHEAF_TYPE_TQ1_0   ? sizeof(struct sheaf__block_tq1_0)
-           : type == SHEAF_TYPE_TQ2_0   ? sizeof(struct sheaf__block_tq2_0)
-           : type == SHEAF_TYPE_Q1_0    ? 2 * sizeof(struct sheaf__block_q1_0)
-                                        : 4 * sizeof(struct sheaf__block_q2_0);
-}
-
-enum { MOST_256 = 8 * sizeof(struct sheaf__block_q8_0) }; /* of the types of less than 256 */
-
-/* The 256 weights at w; of the last `left` of a row, those that end with it if there are as many (long_row), as
- * activations lie (sheaf__digits_block), or these with zeros after them. */
-INLINE const char *whole_256(enum sheaf_type type, const char *w, int64_t left, bool long_row,
-                             char *rest) {
-    if (left >= SHEAF__QK_K) return w;
-    if (long_row) return w - size_256(type) * (size_t)(SHEAF__QK_K - left) / SHEAF__QK_K;
-    memset(rest, 0, MOST_256);
-    memcpy(rest, w, size_256(type) * (size_t)left / SHEAF__QK_K);
-    return rest;
-}
-
-INLINE bool has_min(enum sheaf_type t) { return t == SHEAF_TYPE_Q4_1 || t == SHEAF_TYPE_Q5_1; }
-
+#include "cpu/kernels/x86/formats.h"
 #include "cpu/kernels/x86/k_scales.h"
-
-/* One row at a time reads memory in order (15 GB/s of Q4_K; two rows at a time 13). */
-INLINE void rows_plain(enum sheaf_type type, int64_t k, int64_t part, const char *w,
-                       size_t w_stride, int64_t nr, struct fetch fetch, const void *const *act,
-                       int C, float *const *out) {
-    const size_t size = plain_size(type);
-    v_f sums[PART_ROWS][PLAIN_COLS * ACCS];
-    if (part == k) {
-        const float *at[PLAIN_COLS];
-        UNROLL for (int c = 0; c < C; c++) at[c] = act[c];
-        for (int64_t r = 0; r < nr; r++, w += w_stride)
-            row_plain(type, k, w, fetch, at, C, NULL, NULL, out, r);
-        return;
-    }
-    for (int64_t r0 = 0; r0 < nr; r0 += PART_ROWS) {
-        const int64_t rows = nr - r0 < PART_ROWS ? nr - r0 : PART_ROWS;
-        int64_t i = 0;
-        do {
-            const bool last = i + part >= k;
-            const float *at[PLAIN_COLS];
-            UNROLL for (int c = 0; c < C; c++) at[c] = (const float *)act[c] + i;
-            for (int64_t r = 0; r < rows; r++) {
-                const char *p = w + (size_t)(r0 + r) * w_stride + (size_t)i * size;
-                row_plain(type, last ? k - i : part, p, fetch, at, C, i ? sums[r] : NULL,
-                          last ? NULL : sums[r], out, r0 + r);
-            }
-            i += part;
-        } while (i < k);
-    }
-}
-INLINE void rows_plain_few(enum sheaf_type type, int64_t k, const char *w, size_t w_stride,
-                           int64_t nr, const void *const *act, int C, float *const *out) {
-    const bool fits = sheaf__cpu_fetch == SHEAF__FETCH_BOTH && C * k <= 2 * MOST_WHOLE;
-    const int64_t part = fits ? k : part_of(k, C);
-    const size_t row = (size_t)part * plain_size(type);
-    if (C == 1) {
-        BY_FETCH_PLAIN(row, w_stride,
-                       rows_plain(type, k, part, w, w_stride, nr, fetch, act, 1, out));
-    } else {
-        BY_FETCH_FEW(2, row, w_stride,
-                     rows_plain(type, k, part, w, w_stride, nr, fetch, act, C, out));
-    }
-}
-/* Functions of their own: together they would leave no registers for the addresses of four columns. */
-#define ROWS_PLAIN(NAME, TYPE, C)                                                                  \
-    __attribute__((noinline)) static void NAME(int64_t k, const void *w, size_t w_stride,          \
-                                               int64_t nr, const void *const *act,                 \
-                                               float *const *out) {                                \
-        rows_plain_few(TYPE, k, w, w_stride, nr, act, C, out);                                     \
-    }
-#define ROWS_DOT(NAME, TYPE)                                                                       \
-    ROWS_PLAIN(NAME##_1, TYPE, 1)                                                                  \
-    ROWS_PLAIN(NAME##_2, TYPE, 2)                                                                  \
-    ROWS_PLAIN(NAME##_3, TYPE, PLAIN_COLS - 1)                                                     \
-    ROWS_PLAIN(NAME##_4, TYPE, PLAIN_COLS)                                                         \
-    static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \
-                     const void *const *act, int nc, float *const *out) {                          \
-        for (; nc >= PLAIN_COLS; nc -= PLAIN_COLS, act += PLAIN_COLS, out += PLAIN_COLS)           \
-            NAME##_4(k, w, w_stride, nr, act, out);                                                \
-        if (nc == 3) NAME##_3(k, w, w_stride, nr, act, out);                                       \
-        if (nc == 2) NAME##_2(k, w, w_stride, nr, act, out);                                       \
-        if (nc == 1) NAME##_1(k, w, w_stride, nr, act, out);                                       \
-    }
-ROWS_DOT(rows_dot_f32, SHEAF_TYPE_F32)
-ROWS_DOT(rows_dot_f16, SHEAF_TYPE_F16)
-ROWS_DOT(rows_dot_bf16, SHEAF_TYPE_BF16)
-#if defined(KERNELS_VNNI_512)
-#include "cpu/kernels/x86/pairs.h"
-#endif
-
-/* Types whose few columns may be rounded. */
-#define ROUNDED_COMMON(X)                                                                          \
-    X(Q4_0)                                                                                        \
-    X(Q4_1)                                                                                        \
-    X(Q5_0)                                                                                        \
-    X(Q5_1)                                                                                        \
-    X(Q8_0) X(Q2_K) X(Q3_K) X(Q4_K) X(Q5_K) X(Q6_K) X(IQ4_NL) X(IQ4_XS) X(MXFP4) X(TQ1_0) X(TQ2_0)
-#if defined(KERNELS_VNNI_512)
-#define ROUNDED(X) ROUNDED_COMMON(X) X(IQ3_XXS) X(IQ3_S)
-#else
-#define ROUNDED(X) ROUNDED_COMMON(X)
-#endif
-
+#include "cpu/kernels/x86/points.h"
 #include "cpu/kernels/x86/rows.h"
 #include "cpu/kernels/x86/weights32.h"
 
-#include "cpu/kernels/x86/blocks.h"
-#include "cpu/kernels/x86/panels.h"
-#include "cpu/kernels/x86/points.h"
+#include "cpu/kernels/x86/signed.h"
+
+/* ---- rows by few columns: plain weights, quantized ones as integers ---- */
+
+#include "cpu/kernels/x86/plain.h"
 #if defined(KERNELS_VNNI_512)
+#include "cpu/kernels/x86/bf16_pairs.h"
 #include "cpu/kernels/x86/int24.h"
-#include "cpu/kernels/x86/panels16.h"
-#include "cpu/kernels/x86/panels24.h"
+#include "cpu/kernels/x86/pieces.h"
+
+#include "cpu/kernels/x86/eights.h"
+#include "cpu/kernels/x86/few.h"
+#include "cpu/kernels/x86/plain_few.h"
 #else
 #include "cpu/kernels/x86/int24_avx2.h"
+
+#include "cpu/kernels/x86/halves.h"
+#include "cpu/kernels/x86/signed_avx2.h"
+
+#include "cpu/kernels/x86/rows_of_lanes.h"
 #endif
-#include "cpu/kernels/x86/signed.h"
+
+/* ---- panels of many columns: floats, and bytes of weights that meet activations of 16, 24 and 8 bits ---- */
+
+#include "cpu/kernels/x86/blocks.h"
+#include "cpu/kernels/x86/panels.h"
 #if defined(KERNELS_VNNI_512)
-#include "cpu/kernels/x86/plain_few.h"
-#if !defined(KERNELS_NO_TABLE)
-#include "cpu/kernels/x86/panels_words.h"
+#include "cpu/kernels/x86/panels16.h"
+#include "cpu/kernels/x86/panels24.h"
 #endif
-#endif
-#include "cpu/kernels/x86/convert.h"
 #include "cpu/kernels/x86/panels8.h"
+#include "cpu/kernels/x86/signed_entries.h"
 #if !defined(KERNELS_VNNI_512)
 #include "cpu/kernels/x86/panels16_avx2.h"
+#elif !defined(KERNELS_NO_TABLE)
+#include "cpu/kernels/x86/panels_words.h"
 #endif
 
-#if defined(KERNELS_VNNI_512)
-ROWS_EIGHTS(rows_digits_q4_0, SHEAF_TYPE_Q4_0)
-ROWS_EIGHTS(rows_digits_q4_1, SHEAF_TYPE_Q4_1)
-ROWS_EIGHTS(rows_digits_q5_0, SHEAF_TYPE_Q5_0)
-ROWS_EIGHTS(rows_digits_q5_1, SHEAF_TYPE_Q5_1)
-ROWS_EIGHTS(rows_digits_q4_k, SHEAF_TYPE_Q4_K)
-ROWS_EIGHTS(rows_digits_q5_k, SHEAF_TYPE_Q5_K)
-#else
-ROWS_OF_ACT(rows_digits_q8_0, SHEAF_TYPE_Q8_0, SHEAF__ACT_DIGITS)
-ROWS_OF_ACT(rows_digits_q4_0, SHEAF_TYPE_Q4_0, SHEAF__ACT_DIGITS)
-ROWS_OF_ACT(rows_digits_q4_1, SHEAF_TYPE_Q4_1, SHEAF__ACT_DIGITS)
-ROWS_OF_ACT(rows_digits_q5_0, SHEAF_TYPE_Q5_0, SHEAF__ACT_DIGITS)
-ROWS_OF_ACT(rows_digits_q5_1, SHEAF_TYPE_Q5_1, SHEAF__ACT_DIGITS)
-ROWS_OF_ACT(rows_digits_q4_k, SHEAF_TYPE_Q4_K, SHEAF__ACT_DIGITS)
-ROWS_OF_ACT(rows_digits_q5_k, SHEAF_TYPE_Q5_K, SHEAF__ACT_DIGITS)
-ROWS_OF_ACT(rows_digits_q6_k, SHEAF_TYPE_Q6_K, SHEAF__ACT_DIGITS)
-#endif
+/* ---- conversions, attention ---- */
 
+#include "cpu/kernels/x86/convert.h"
 #include "cpu/kernels/x86/lanes.h"
 
 #include "cpu/kernels/x86/attention.h"
@@ -350,6 +96,8 @@ ROWS_OF_ACT(rows_digits_q6_k, SHEAF_TYPE_Q6_K, SHEAF__ACT_DIGITS)
 #include "cpu/kernels/x86/attention_q8.h"
 #include "cpu/kernels/x86/attention_q8_lanes.h"
 #endif
+
+/* ---- the table ---- */
 
 /* Quantized types whose weights have fewer than 8 bits, integers of at most 6 bits and of 8. */
 #define ENTRIES_OF_6_BITS(FN)                                                                      \

@@ -1,5 +1,10 @@
 /* What attention of many queries is made of, in floats (attention.h) and in pairs of BF16 (attention_bf16.h):
  * tiles of some rows by all lanes, and the first half of a softmax. */
+#ifndef SHEAF_CPU_KERNELS_X86_LANES_H
+#define SHEAF_CPU_KERNELS_X86_LANES_H
+
+#include "cpu/kernels/x86/vector.h"
+
 #include <math.h>
 
 enum { LANE_VECTORS = 3, LANES = LANE_VECTORS * VW, LANE_ROWS = VW == 16 ? 8 : 4 };
@@ -72,3 +77,5 @@ INLINE void lanes_max(int vectors, int64_t n, float scale, const float *mask, co
         }
     }
 }
+
+#endif

@@ -13,6 +13,11 @@
  *
  * Invariant: as in int24.h. */
 
+INLINE bool by_pieces(enum sheaf_type type) {
+    return type == SHEAF_TYPE_Q2_K || type == SHEAF_TYPE_Q3_K || type == SHEAF_TYPE_Q6_K ||
+           type == SHEAF_TYPE_TQ1_0 || type == SHEAF_TYPE_TQ2_0;
+}
+
 /* f(B) for the 16 pieces, in the order of lanes. */
 #define PIECES_OF(SETR, F)                                                                         \
     SETR(F(0), F(4), F(8), F(12), F(1), F(5), F(9), F(13), F(2), F(6), F(10), F(14), F(3), F(7),   \

@@ -1,5 +1,5 @@
 /* A part of kernels.h, of tables with vectors of 32 bytes: rows of all types that are unpacked to lanes of blocks or
- * pieces (int24_avx2.h, signed.h, halves.h), by one to four columns, in digits or rounded. A new type gets a line in
+ * pieces (int24_avx2.h, signed_avx2.h, halves.h), by one to four columns, in digits or rounded. A new type gets a line in
  * digits_row. */
 
 /* A part of a row by C columns: its sums, or those so far to `to`. */
@@ -57,3 +57,11 @@ INLINE void digits_row(enum sheaf_type type, enum sheaf__act act, int64_t k, con
             DIGITS_PARTS(TYPE, ACT, 4)                                                             \
         }                                                                                          \
     }
+ROWS_OF_ACT(rows_digits_q8_0, SHEAF_TYPE_Q8_0, SHEAF__ACT_DIGITS)
+ROWS_OF_ACT(rows_digits_q4_0, SHEAF_TYPE_Q4_0, SHEAF__ACT_DIGITS)
+ROWS_OF_ACT(rows_digits_q4_1, SHEAF_TYPE_Q4_1, SHEAF__ACT_DIGITS)
+ROWS_OF_ACT(rows_digits_q5_0, SHEAF_TYPE_Q5_0, SHEAF__ACT_DIGITS)
+ROWS_OF_ACT(rows_digits_q5_1, SHEAF_TYPE_Q5_1, SHEAF__ACT_DIGITS)
+ROWS_OF_ACT(rows_digits_q4_k, SHEAF_TYPE_Q4_K, SHEAF__ACT_DIGITS)
+ROWS_OF_ACT(rows_digits_q5_k, SHEAF_TYPE_Q5_K, SHEAF__ACT_DIGITS)
+ROWS_OF_ACT(rows_digits_q6_k, SHEAF_TYPE_Q6_K, SHEAF__ACT_DIGITS)

@@ -1,6 +1,11 @@
 /* The units of panels of integers: what a table packs and unpacks, and what its tiles multiply. */
+#ifndef SHEAF_CPU_KERNELS_X86_UNITS_H
+#define SHEAF_CPU_KERNELS_X86_UNITS_H
+
 #include <assert.h>
 #include <stdint.h>
+
+#include "sheaf/type.h"
 
 /* A block has two parts if its type has a scale for 16 weights. */
 #define BLOCK_PARTS(BY_16) ((BY_16) ? 2 : 1)
@@ -140,3 +145,5 @@ struct panel8 {
 #endif
 };
 static_assert(sizeof(struct panel8) % 64 == 0, "no padding");
+
+#endif

@@ -1,5 +1,8 @@
 /* What all files of x86 kernels write their loops with, after the primitives of kernels.h: INLINE,
  * UNROLL, loads of a few elements, integers packed to bytes, and columns turned into panels. */
+#ifndef SHEAF_CPU_KERNELS_X86_VECTOR_H
+#define SHEAF_CPU_KERNELS_X86_VECTOR_H
+
 #include <immintrin.h>
 #include <string.h>
 
@@ -30,6 +33,9 @@ INLINE void v_store_n(float *p, v_f v, int64_t n) {
     v_store(t, v);
     memcpy(p, t, (size_t)n * sizeof *p);
 }
+
+/* gcc loads again for each use, and loads are what would bound the loops that say so. */
+#define LOADED_ONCE(x) __asm__("" : "+v"(x))
 
 #if defined(KERNELS_VNNI_512)
 INLINE __m512i load512(const void *p) { return _mm512_loadu_si512(p); }
@@ -65,3 +71,5 @@ INLINE void pack_columns(const float *const *x, int64_t n, int cols, float *pane
         for (int c = 0; c < cols; c++) panel[i * cols + c] = x[c][i];
     }
 }
+
+#endif

@@ -18,9 +18,6 @@ enum { PAIR_MOST = 8192 /* elements of a parted column */ };
 #define FIRST_HALF _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
 #define LAST_HALF  _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
 
-/* gcc loads again for each use, and loads are what would bound the loop then. */
-#define LOADED_ONCE(x) __asm__("" : "+v"(x))
-
 /* Of each 32 elements the even ones, then the odd ones. */
 INLINE void part_column(int64_t k, const float *x, float *parted) {
     for (int64_t i = 0; i + 32 <= k; i += 32) {
