@@ -169,23 +169,17 @@ INLINE void look_up(int terms, struct levels l, __m512i at, char *row) {
     _mm512_storeu_si512(row, _mm512_permutexvar_epi16(at, l.first));
     if (terms == 2) _mm512_storeu_si512(row + ROW_BF16, _mm512_permutexvar_epi16(at, l.second));
 }
+
 /* 16 bytes: 16 elements in the low nibbles, then 16 in the high ones. */
 INLINE __m512i low_then_high(const uint8_t *q) {
-    const __m256i words = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)q));
+    const __m256i words = _mm256_cvtepu8_epi16(load128(q));
     return _mm512_inserti64x4(_mm512_castsi256_si512(words), _mm256_srli_epi16(words, 4), 1);
 }
-INLINE v_f to_floats(const int8_t *levels) {
-    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)levels)));
-}
-
-static const int8_t q4_levels[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
-static const int8_t iq4_levels[16] = SHEAF__IQ4_LEVELS, fp4_levels[16] = SHEAF__FP4_LEVELS;
-static const int8_t from_0[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
 /* 32 weights, each d times the level that its nibble names. */
 INLINE void nibbles_by_levels(int terms, const int8_t *levels, float d, const uint8_t *qs,
                               char *row) {
-    look_up(terms, levels_of(terms, v_mul(to_floats(levels), v_set1(d))), low_then_high(qs), row);
+    look_up(terms, levels_of(terms, v_mul(v_load_i8(levels), v_set1(d))), low_then_high(qs), row);
 }
 INLINE void nibbles_q4_0(int terms, const char *w, char *row) {
     const struct sheaf__block_q4_0 *b = (const void *)w;
@@ -194,7 +188,7 @@ INLINE void nibbles_q4_0(int terms, const char *w, char *row) {
 INLINE void nibbles_q4_1(int terms, const char *w, char *row) {
     const struct sheaf__block_q4_1 *b = (const void *)w;
     const v_f d = v_set1(_cvtsh_ss(b->d)), m = v_set1(_cvtsh_ss(b->m));
-    look_up(terms, levels_of(terms, v_fma(to_floats(from_0), d, m)), low_then_high(b->qs), row);
+    look_up(terms, levels_of(terms, v_fma(v_load_i8(from_0), d, m)), low_then_high(b->qs), row);
 }
 INLINE void nibbles_iq4_nl(int terms, const char *w, char *row) {
     const struct sheaf__block_iq4_nl *b = (const void *)w;
@@ -220,9 +214,8 @@ INLINE void nibbles_q4_k(int terms, const char *w, char *row) {
     for (int s = 0; s < 8; s++, row += terms * ROW_BF16) {
         uint8_t scale, min;
         sheaf__k_scale_min(b->scales, s, &scale, &min);
-        const v_f x = v_fma(to_floats(from_0), v_set1(d * scale), v_set1(-dmin * min));
-        const __m256i q = _mm256_loadu_si256((const __m256i *)(b->qs + s / 2 * 32));
-        const __m512i at = _mm512_cvtepu8_epi16(q);
+        const v_f x = v_fma(v_load_i8(from_0), v_set1(d * scale), v_set1(-dmin * min));
+        const __m512i at = _mm512_cvtepu8_epi16(load256(b->qs + s / 2 * 32));
         look_up(terms, levels_of(terms, x), s % 2 ? _mm512_srli_epi16(at, 4) : at, row);
     }
 }

@@ -81,9 +81,8 @@ INLINE __m128 block_numbers(enum sheaf_type type, const void *block, float *f) {
 
 /* 32 elements of IQ4_NL: levels looked up as bytes. */
 INLINE void levels32(const uint8_t *qs, v_f d, v_f *w) {
-    static const int8_t levels[16] = SHEAF__IQ4_LEVELS;
     int8_t q[SHEAF__QK];
-    _mm256_storeu_si256((__m256i *)q, _mm256_shuffle_epi8(twice128(levels), nibbles(qs)));
+    _mm256_storeu_si256((__m256i *)q, _mm256_shuffle_epi8(twice128(iq4_levels), nibbles(qs)));
     UNROLL for (int j = 0; j < PER_32; j++) w[j] = v_mul(d, v_load_i8(q + j * VW));
 }
 
@@ -92,9 +91,7 @@ INLINE bool load_rows_32(enum sheaf_type type, const void *px, size_t stride, in
                          int64_t n, float *y, int64_t y_stride) {
     enum { AHEAD = 8 };
     const char *x = px;
-    const size_t block =
-        type == SHEAF_TYPE_IQ4_NL ? sizeof(struct sheaf__block_iq4_nl) : block_size_32(type);
-    const size_t size = (size_t)(n / SHEAF__QK) * block;
+    const size_t block = block_size_32(type), size = (size_t)(n / SHEAF__QK) * block;
     const struct fetch fetch = fetch_rows(stride);
     __m128 seen = _mm_setzero_ps();
     for (int64_t r = 0; r < rows; r++, x += stride, y += y_stride) {

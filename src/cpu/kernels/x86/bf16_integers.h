@@ -3,6 +3,7 @@
 #ifndef SHEAF_CPU_KERNELS_X86_BF16_INTEGERS_H
 #define SHEAF_CPU_KERNELS_X86_BF16_INTEGERS_H
 
+#include "cpu/kernels/x86/levels.h"
 #include "cpu/kernels/x86/vector.h"
 
 /* Integers that are BF16, 16 and 16. */

@@ -91,15 +91,6 @@ INLINE int panel_offset(enum sheaf_type type) {
     return type == SHEAF_TYPE_MXFP4 || type == SHEAF_TYPE_NVFP4 ? 12 : 1 << (panel_bits(type) - 1);
 }
 
-/* The sums of 16 bytes each. */
-INLINE void sums_16(__m256i q, int32_t *sums) {
-    __m256i s = sum_4(q);
-    s = _mm256_hadd_epi32(s, s);
-    s = _mm256_hadd_epi32(s, s);
-    sums[0] = _mm256_extract_epi32(s, 0);
-    sums[1] = _mm256_extract_epi32(s, 4);
-}
-
 #if defined(KERNELS_VNNI_512)
 /* What struct panel_scales has in lane 3 of each block's eight. */
 INLINE __m512 panel_flags(enum sheaf_type type, bool min) {
@@ -163,7 +154,7 @@ INLINE void blocks_32(enum sheaf_type type, const void *src, struct panel_row *t
 /* Q4_K and Q5_K. */
 INLINE void blocks_k(enum sheaf_type type, const void *src, struct panel_row *to, int64_t n) {
     const bool five = type == SHEAF_TYPE_Q5_K;
-    const size_t block = five ? sizeof(struct sheaf__block_q5_k) : sizeof(struct sheaf__block_q4_k);
+    const size_t block = size_256(type);
     const char *w = src;
     for (int64_t i = 0; i < n; i += SHEAF__QK_K, w += block, to += 8) {
         const struct sheaf__block_q4_k *b4 = (const void *)w;
@@ -202,19 +193,17 @@ static void blocks_q6_k(const void *src, void *dst, int64_t n) {
         FROM_ROW(row, n, to);                                                                      \
     }
 #endif
-#define BLOCKS(NAME, BLOCKS_OF, TYPE)                                                              \
-    static void NAME(const void *src, void *to, int64_t n) { BLOCKS_OF(TYPE, src, to, n); }
 #if !defined(KERNELS_VNNI_512) /* panels16.h has these for several blocks at a time */
 INLINE void all_blocks_32(enum sheaf_type type, const void *src, struct panel_row *to, int64_t n) {
     blocks_32(type, src, to, 0, n);
 }
-BLOCKS(blocks_q8_0, all_blocks_32, SHEAF_TYPE_Q8_0)
-BLOCKS(blocks_q4_0, all_blocks_32, SHEAF_TYPE_Q4_0)
-BLOCKS(blocks_q4_1, all_blocks_32, SHEAF_TYPE_Q4_1)
-BLOCKS(blocks_q5_0, all_blocks_32, SHEAF_TYPE_Q5_0)
-BLOCKS(blocks_q5_1, all_blocks_32, SHEAF_TYPE_Q5_1)
-BLOCKS(blocks_q4_k, blocks_k, SHEAF_TYPE_Q4_K)
-BLOCKS(blocks_q5_k, blocks_k, SHEAF_TYPE_Q5_K)
+UNPACK(blocks_q8_0, all_blocks_32, SHEAF_TYPE_Q8_0)
+UNPACK(blocks_q4_0, all_blocks_32, SHEAF_TYPE_Q4_0)
+UNPACK(blocks_q4_1, all_blocks_32, SHEAF_TYPE_Q4_1)
+UNPACK(blocks_q5_0, all_blocks_32, SHEAF_TYPE_Q5_0)
+UNPACK(blocks_q5_1, all_blocks_32, SHEAF_TYPE_Q5_1)
+UNPACK(blocks_q4_k, blocks_k, SHEAF_TYPE_Q4_K)
+UNPACK(blocks_q5_k, blocks_k, SHEAF_TYPE_Q5_K)
 #endif
 
 /* A tile of integers. */

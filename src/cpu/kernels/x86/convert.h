@@ -30,7 +30,7 @@ INLINE void exact_of_32(enum sheaf_type type, const void *src, float *y, int64_t
 /* Q4_K and Q5_K. */
 INLINE void exact_k(enum sheaf_type type, const void *src, float *y, int64_t n) {
     const bool five = type == SHEAF_TYPE_Q5_K;
-    const size_t block = five ? sizeof(struct sheaf__block_q5_k) : sizeof(struct sheaf__block_q4_k);
+    const size_t block = size_256(type);
     const char *w = src;
     for (int64_t i = 0; i < n; i += SHEAF__QK_K, w += block, y += SHEAF__QK_K) {
         const struct sheaf__block_q4_k *b4 = (const void *)w;

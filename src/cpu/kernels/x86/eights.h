@@ -519,7 +519,7 @@ INLINE void rows_eights(enum sheaf_type type, enum sheaf__act act, int R, int64_
 INLINE void rows_by_eights(enum sheaf_type type, enum sheaf__act act, int64_t k, const void *w,
                            size_t w_stride, int64_t nr, const void *const *cols, int nc,
                            float *const *out) {
-    const size_t bytes = ROW_BYTES(type);
+    const size_t bytes = bytes_of_weights(type, k);
     if (sheaf__cpu_fetch == SHEAF__FETCH_OFTEN) {
         const struct fetch fetch = fetch_together(EIGHTS_ROWS, bytes, w_stride);
         rows_eights(type, act, EIGHTS_ROWS, k, w, w_stride, nr, fetch, cols, nc, out);

@@ -294,7 +294,7 @@ INLINE void few_rows(enum sheaf_type type, enum sheaf__act act, int64_t k, const
 INLINE void few_columns(enum sheaf_type type, enum sheaf__act act, int64_t k, const void *w,
                         size_t w_stride, int64_t nr, const void *const *columns, int nc, int C,
                         float *const *out) {
-    const size_t row = (size_t)few_part(act, k, C) * size_256(type) / SHEAF__QK_K;
+    const size_t row = bytes_of_weights(type, few_part(act, k, C));
     if (C == 1) {
         BY_FETCH(row, w_stride,
                  few_rows(type, act, k, w, w_stride, nr, fetch, columns, nc, 1, out));

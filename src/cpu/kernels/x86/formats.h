@@ -1,5 +1,7 @@
 /* A part of kernels.h: sizes of the blocks of quantized weights, and the first steps of unpacking them. */
 
+#include "cpu/kernels/x86/levels.h"
+
 INLINE float f16(uint16_t h) { return _cvtsh_ss(h); }
 
 /* Bytes of 256 activations in digits or in bytes. */
@@ -29,21 +31,22 @@ INLINE __m256i spread_bits(const uint8_t *p, int8_t set, int8_t clear) {
 
 /* Bytes of a block of a type of 32. */
 INLINE size_t block_size_32(enum sheaf_type type) {
-    return type == SHEAF_TYPE_Q8_0   ? sizeof(struct sheaf__block_q8_0)
-           : type == SHEAF_TYPE_Q4_0 ? sizeof(struct sheaf__block_q4_0)
-           : type == SHEAF_TYPE_Q4_1 ? sizeof(struct sheaf__block_q4_1)
-           : type == SHEAF_TYPE_Q5_0 ? sizeof(struct sheaf__block_q5_0)
-           : type == SHEAF_TYPE_Q5_1 ? sizeof(struct sheaf__block_q5_1)
-                                     : sizeof(struct sheaf__block_mxfp4);
+    return type == SHEAF_TYPE_Q8_0     ? sizeof(struct sheaf__block_q8_0)
+           : type == SHEAF_TYPE_Q4_0   ? sizeof(struct sheaf__block_q4_0)
+           : type == SHEAF_TYPE_Q4_1   ? sizeof(struct sheaf__block_q4_1)
+           : type == SHEAF_TYPE_Q5_0   ? sizeof(struct sheaf__block_q5_0)
+           : type == SHEAF_TYPE_Q5_1   ? sizeof(struct sheaf__block_q5_1)
+           : type == SHEAF_TYPE_IQ4_NL ? sizeof(struct sheaf__block_iq4_nl)
+                                       : sizeof(struct sheaf__block_mxfp4);
 }
 
 /* Bytes of 256 weights of any quantized type. */
 INLINE size_t size_256(enum sheaf_type type) {
     const bool of_32 = type == SHEAF_TYPE_Q8_0 || type == SHEAF_TYPE_Q4_0 ||
                        type == SHEAF_TYPE_Q4_1 || type == SHEAF_TYPE_Q5_0 ||
-                       type == SHEAF_TYPE_Q5_1 || type == SHEAF_TYPE_MXFP4;
+                       type == SHEAF_TYPE_Q5_1 || type == SHEAF_TYPE_IQ4_NL ||
+                       type == SHEAF_TYPE_MXFP4;
     return of_32                        ? 8 * block_size_32(type)
-           : type == SHEAF_TYPE_IQ4_NL  ? 8 * sizeof(struct sheaf__block_iq4_nl)
            : type == SHEAF_TYPE_NVFP4   ? 4 * sizeof(struct sheaf__block_nvfp4)
            : type == SHEAF_TYPE_IQ4_XS  ? sizeof(struct sheaf__block_iq4_xs)
            : type == SHEAF_TYPE_Q2_K    ? sizeof(struct sheaf__block_q2_k)
@@ -64,6 +67,11 @@ INLINE size_t size_256(enum sheaf_type type) {
                                         : 4 * sizeof(struct sheaf__block_q2_0);
 }
 
+/* Bytes of n weights, whole blocks. */
+INLINE size_t bytes_of_weights(enum sheaf_type type, int64_t n) {
+    return (size_t)n * size_256(type) / SHEAF__QK_K;
+}
+
 enum { MOST_256 = 8 * sizeof(struct sheaf__block_q8_0) }; /* of the types of less than 256 */
 
 /* The 256 weights at w; of the last `left` of a row, those that end with it if there are as many (long_row), as
@@ -71,9 +79,9 @@ enum { MOST_256 = 8 * sizeof(struct sheaf__block_q8_0) }; /* of the types of les
 INLINE const char *whole_256(enum sheaf_type type, const char *w, int64_t left, bool long_row,
                              char *rest) {
     if (left >= SHEAF__QK_K) return w;
-    if (long_row) return w - size_256(type) * (size_t)(SHEAF__QK_K - left) / SHEAF__QK_K;
+    if (long_row) return w - bytes_of_weights(type, SHEAF__QK_K - left);
     memset(rest, 0, MOST_256);
-    memcpy(rest, w, size_256(type) * (size_t)left / SHEAF__QK_K);
+    memcpy(rest, w, bytes_of_weights(type, left));
     return rest;
 }
 
@@ -92,3 +100,7 @@ INLINE bool is_k(enum sheaf_type t) { return t == SHEAF_TYPE_Q4_K || t == SHEAF_
 #else
 #define ROUNDED(X) ROUNDED_COMMON(X)
 #endif
+
+/* Functions of a table for one type: n weights unpacked. */
+#define UNPACK(NAME, WEIGHTS_OF, TYPE)                                                             \
+    static void NAME(const void *src, void *to, int64_t n) { WEIGHTS_OF(TYPE, src, to, n); }

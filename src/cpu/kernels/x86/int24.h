@@ -74,10 +74,6 @@ INLINE __m256 gather_halves(const char *p, size_t block, int n) {
     return _mm256_cvtph_ps(_mm_set_epi64x((int64_t)h[1], (int64_t)h[0]));
 }
 
-/* ---- blocks of 256 ---- */
-
-#define ROW_BYTES(TYPE) ((size_t)k * size_256(TYPE) / SHEAF__QK_K)
-
 /* ---- activations ---- */
 
 /* The sum of all lanes; wraps, as it may where an activation is not finite. */

@@ -203,8 +203,7 @@ INLINE void digits_oct(enum sheaf_type type, enum sheaf__act act, const char *w,
     fetch_lines(fetch, w, 8 * block);
     nibbles_oct(w + at, block, q);
     if (type == SHEAF_TYPE_MXFP4) { /* its levels, and 12 */
-        static const int8_t fp4[16] = SHEAF__FP4_LEVELS;
-        const __m256i levels = _mm256_add_epi8(twice128(fp4), _mm256_set1_epi8(12));
+        const __m256i levels = _mm256_add_epi8(twice128(fp4_levels), _mm256_set1_epi8(12));
         UNROLL_12 for (int i = 0; i < 8; i++) q[i] = _mm256_shuffle_epi8(levels, q[i]);
     }
     if (five) {
@@ -323,7 +322,7 @@ INLINE void digits_k(enum sheaf_type type, enum sheaf__act act, int64_t k, const
                      float *sum) {
     const bool five = type == SHEAF_TYPE_Q5_K;
     const int bits = five ? 5 : 4;
-    const size_t block = five ? sizeof(struct sheaf__block_q5_k) : sizeof(struct sheaf__block_q4_k);
+    const size_t block = size_256(type);
     const __m256i bit4 = _mm256_set1_epi8(16), pair = _mm256_setr_epi64x(0, 2, 4, 6);
     __m256 acc[TILE], mins[TILE];
     take_sums(from, C, acc, mins);

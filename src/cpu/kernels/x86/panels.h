@@ -108,12 +108,10 @@ INLINE void floats_32(enum sheaf_type type, const void *src, float *y, int64_t n
     }
 }
 
-#define FLOATS_32(NAME, TYPE)                                                                      \
-    static void NAME(const void *src, void *y, int64_t n) { floats_32(TYPE, src, y, n); }
-FLOATS_32(floats_q4_0, SHEAF_TYPE_Q4_0)
-FLOATS_32(floats_q4_1, SHEAF_TYPE_Q4_1)
-FLOATS_32(floats_q5_0, SHEAF_TYPE_Q5_0)
-FLOATS_32(floats_q5_1, SHEAF_TYPE_Q5_1)
+UNPACK(floats_q4_0, floats_32, SHEAF_TYPE_Q4_0)
+UNPACK(floats_q4_1, floats_32, SHEAF_TYPE_Q4_1)
+UNPACK(floats_q5_0, floats_32, SHEAF_TYPE_Q5_0)
+UNPACK(floats_q5_1, floats_32, SHEAF_TYPE_Q5_1)
 
 static void floats_f32(const void *src, void *y, int64_t n) {
     memcpy(y, src, (size_t)n * sizeof(float));
@@ -131,7 +129,7 @@ INLINE void store_16(__m256i q, float d, float m, float *y) {
 
 INLINE void floats_k(enum sheaf_type type, const void *src, float *y, int64_t n) {
     const bool five = type == SHEAF_TYPE_Q5_K;
-    const size_t block = five ? sizeof(struct sheaf__block_q5_k) : sizeof(struct sheaf__block_q4_k);
+    const size_t block = size_256(type);
     const char *w = src;
     for (int64_t i = 0; i < n; i += SHEAF__QK_K, w += block, y += SHEAF__QK_K) {
         const struct sheaf__block_q4_k *b4 = (const void *)w;
@@ -160,12 +158,8 @@ INLINE void floats_k(enum sheaf_type type, const void *src, float *y, int64_t n)
         }
     }
 }
-static void floats_q4_k(const void *src, void *y, int64_t n) {
-    floats_k(SHEAF_TYPE_Q4_K, src, y, n);
-}
-static void floats_q5_k(const void *src, void *y, int64_t n) {
-    floats_k(SHEAF_TYPE_Q5_K, src, y, n);
-}
+UNPACK(floats_q4_k, floats_k, SHEAF_TYPE_Q4_K)
+UNPACK(floats_q5_k, floats_k, SHEAF_TYPE_Q5_K)
 
 static void floats_q6_k(const void *src, void *to, int64_t n) {
     const struct sheaf__block_q6_k *b = src;

@@ -199,7 +199,7 @@ INLINE void blocks_8(enum sheaf_type type, const void *src, struct panel_row *to
 /* Q4_K and Q5_K: 32 bytes are blocks 2 p and 2 p + 1. */
 INLINE void blocks_k(enum sheaf_type type, const void *src, struct panel_row *to, int64_t n) {
     const bool five = type == SHEAF_TYPE_Q5_K;
-    const size_t block = five ? sizeof(struct sheaf__block_q5_k) : sizeof(struct sheaf__block_q4_k);
+    const size_t block = size_256(type);
     const __m512i shift = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(4), 1);
     const char *w = src;
     for (int64_t i = 0; i < n; i += SHEAF__QK_K, w += block, to += 2) {
@@ -241,13 +241,13 @@ static void blocks_q6_k(const void *src, void *dst, int64_t n) {
     }
 }
 
-BLOCKS(blocks_q8_0, blocks_8, SHEAF_TYPE_Q8_0)
-BLOCKS(blocks_q4_0, blocks_4, SHEAF_TYPE_Q4_0)
-BLOCKS(blocks_q4_1, blocks_4, SHEAF_TYPE_Q4_1)
-BLOCKS(blocks_q5_0, blocks_4, SHEAF_TYPE_Q5_0)
-BLOCKS(blocks_q5_1, blocks_4, SHEAF_TYPE_Q5_1)
-BLOCKS(blocks_q4_k, blocks_k, SHEAF_TYPE_Q4_K)
-BLOCKS(blocks_q5_k, blocks_k, SHEAF_TYPE_Q5_K)
+UNPACK(blocks_q8_0, blocks_8, SHEAF_TYPE_Q8_0)
+UNPACK(blocks_q4_0, blocks_4, SHEAF_TYPE_Q4_0)
+UNPACK(blocks_q4_1, blocks_4, SHEAF_TYPE_Q4_1)
+UNPACK(blocks_q5_0, blocks_4, SHEAF_TYPE_Q5_0)
+UNPACK(blocks_q5_1, blocks_4, SHEAF_TYPE_Q5_1)
+UNPACK(blocks_q4_k, blocks_k, SHEAF_TYPE_Q4_K)
+UNPACK(blocks_q5_k, blocks_k, SHEAF_TYPE_Q5_K)
 
 /* ---- tiles ---- */
 

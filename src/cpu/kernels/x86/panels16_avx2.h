@@ -54,7 +54,7 @@ INLINE void widen_row(enum sheaf_type type, struct panel_row *row, int64_t n) {
 /* The columns of so many vectors. Sums stay in memory: registers are for the integers. */
 INLINE void panel_16(int vectors, bool by_16, bool mins, int64_t k, const struct panel_row *w,
                      size_t w_stride, const struct panel16 *panel, float *c, bool add) {
-    const int parts = by_16 ? 2 : 1, pairs = 16 / parts;
+    const int parts = BLOCK_PARTS(by_16), pairs = 16 / parts;
     if (!add) clear_tile(vectors, c);
     for (int64_t b = 0; b < k / 32; b++, panel++, w++) {
         UNROLL for (int h = 0; h < parts; h++) {

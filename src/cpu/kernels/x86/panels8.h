@@ -13,6 +13,23 @@
 
 enum { PANEL8_ROWS = TILE_ROWS };
 
+/* Blocks whose largest magnitude is below this are zero: 127 / max would overflow. */
+static const float tiny = 0x1p-116f;
+
+/* 8 i32, each the sum of 4 bytes. */
+INLINE __m256i sum_4(__m256i q) {
+    return _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), q), _mm256_set1_epi16(1));
+}
+
+/* The sums of 16 bytes each. */
+INLINE void sums_16(__m256i q, int32_t *sums) {
+    __m256i s = sum_4(q);
+    s = _mm256_hadd_epi32(s, s);
+    s = _mm256_hadd_epi32(s, s);
+    sums[0] = _mm256_extract_epi32(s, 0);
+    sums[1] = _mm256_extract_epi32(s, 4);
+}
+
 static void pack_8(const float *const *x, int64_t n, int used, void *panel) {
     struct panel8 *to = panel;
     (void)used;

@@ -235,15 +235,7 @@ static void tile_words_16(int64_t k, const void *row, size_t stride, const void 
                           float *c, bool add) {
     const struct panel_scales *like =
         (const void *)((const char *)row + offsetof(struct words_row, of));
-    if (like->by_16 && like->has_min) {
-        BY_VECTORS(false, true, true)
-    } else if (like->by_16) {
-        BY_VECTORS(false, false, true)
-    } else if (like->has_min) {
-        BY_VECTORS(false, true, false)
-    } else {
-        BY_VECTORS(false, false, false)
-    }
+    BY_KIND(like, BY_VECTORS(false, mins, by_16));
 }
 static void tile_words_24(int64_t k, const void *row, size_t stride, const void *panel, int used,
                           float *c, bool add) {

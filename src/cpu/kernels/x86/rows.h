@@ -24,14 +24,6 @@ INLINE __m256i round_32(const float *x, float id) {
     return pack_bytes(q);
 }
 
-/* 8 i32, each the sum of 4 bytes. */
-INLINE __m256i sum_4(__m256i q) {
-    return _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), q), _mm256_set1_epi16(1));
-}
-
-/* Blocks whose largest magnitude is below this are zero: 127 / max would overflow. */
-static const float tiny = 0x1p-116f;
-
 /* ---- conversions: the bits of quant/quants.c ---- */
 
 static void f16_to_f32(const void *px, float *y, int64_t n) {

@@ -6,7 +6,7 @@
 INLINE void digits_row(enum sheaf_type type, enum sheaf__act act, int64_t k, const char *w,
                        struct fetch fetch, const void *const *cols, int C, const v_f *from, v_f *to,
                        float *sum) {
-    if (type == SHEAF_TYPE_Q4_K || type == SHEAF_TYPE_Q5_K)
+    if (is_k(type))
         digits_k(type, act, k, w, fetch, cols, C, from, to, sum);
     else if (type == SHEAF_TYPE_Q6_K)
         digits_6k(act, k, w, fetch, cols, C, from, to, sum);
@@ -43,7 +43,7 @@ INLINE void digits_row(enum sheaf_type type, enum sheaf__act act, int64_t k, con
     static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \
                      const void *const *act, int nc, float *const *out) {                          \
         const int64_t part = part_of(k, nc);                                                       \
-        const size_t row = (size_t)part * size_256(TYPE) / SHEAF__QK_K;                            \
+        const size_t row = bytes_of_weights(TYPE, part);                                           \
         if (nc == 1) {                                                                             \
             BY_FETCH(row, w_stride, DIGITS_PARTS(TYPE, ACT, 1));                                   \
             return;                                                                                \

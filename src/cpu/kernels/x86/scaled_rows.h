@@ -12,16 +12,14 @@ INLINE void store_kind(struct scaled_row *row, bool by_16, bool has_min) {
 
 /* 256 weights of each type. */
 INLINE void scaled_nibbles(enum sheaf_type type, const char *w, struct scaled_row *row) {
-    static const int8_t q4[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
-    static const int8_t iq4[16] = SHEAF__IQ4_LEVELS, fp4[16] = SHEAF__FP4_LEVELS;
     const bool xs = type == SHEAF_TYPE_IQ4_XS;
     const size_t block = xs ? SHEAF__QK / 2 : size_256(type) / 8;
     const size_t qs = xs                         ? offsetof(struct sheaf__block_iq4_xs, qs)
                       : type == SHEAF_TYPE_MXFP4 ? offsetof(struct sheaf__block_mxfp4, qs)
                                                  : offsetof(struct sheaf__block_q4_0, qs);
-    const __m512i levels = bf16_levels(type == SHEAF_TYPE_Q4_0    ? q4
-                                       : type == SHEAF_TYPE_MXFP4 ? fp4
-                                                                  : iq4);
+    const __m512i levels = bf16_levels(type == SHEAF_TYPE_Q4_0    ? q4_levels
+                                       : type == SHEAF_TYPE_MXFP4 ? fp4_levels
+                                                                  : iq4_levels);
     UNROLL_8 for (int b = 0; b < 8; b++) {
         const __m512i at = low_and_high_words(w + qs + (size_t)b * block);
         store_integers(row, b, _mm512_permutexvar_epi16(at, levels));

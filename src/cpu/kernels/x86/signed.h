@@ -17,9 +17,8 @@
 
 /* 32 numbers of levels to these. */
 INLINE __m256i levels_of(enum sheaf_type type, __m256i q) {
-    static const int8_t iq4[16] = SHEAF__IQ4_LEVELS, fp4[16] = SHEAF__FP4_LEVELS;
     const bool of_fp4 = type == SHEAF_TYPE_MXFP4 || type == SHEAF_TYPE_NVFP4;
-    return _mm256_shuffle_epi8(twice128(of_fp4 ? fp4 : iq4), q);
+    return _mm256_shuffle_epi8(twice128(of_fp4 ? fp4_levels : iq4_levels), q);
 }
 
 /* Ternary digit n (constant) of 32 bytes of TQ1_0, less 1: the upper part of 3 times what is left of it. */

@@ -80,12 +80,12 @@ INLINE void dots_iq4(const __m256i *q, enum sheaf__act act, const void *const *c
 INLINE void digits_iq4(enum sheaf_type type, enum sheaf__act act, int64_t k, const char *w,
                        struct fetch fetch, const void *const *cols, int C, const v_f *from, v_f *to,
                        float *sum) {
-    static const int8_t iq4[16] = SHEAF__IQ4_LEVELS;
     const bool xs = type == SHEAF_TYPE_IQ4_XS;
     const size_t block = xs ? SHEAF__QK / 2 : sizeof(struct sheaf__block_iq4_nl);
     const size_t qs =
         xs ? offsetof(struct sheaf__block_iq4_xs, qs) : offsetof(struct sheaf__block_iq4_nl, qs);
-    const __m256i levels = _mm256_add_epi8(twice128(iq4), _mm256_set1_epi8((char)SIGNED_OFFSET));
+    const __m256i levels =
+        _mm256_add_epi8(twice128(iq4_levels), _mm256_set1_epi8((char)SIGNED_OFFSET));
     __m256 acc[TILE], sums[TILE];
     take_sums(from, C, acc, sums);
     for (int64_t i = 0, b = 0; i < k; i += SHEAF__QK_K, b++, w += size_256(type)) {

@@ -78,17 +78,10 @@ INLINE void blocks_signed(enum sheaf_type type, const void *src, struct panel_ro
     [SHEAF_TYPE_IQ1_M] = FN##_IQ1_M
 #define ENTRIES_SIGNED(FN) ENTRIES_OF_5_BITS(FN), ENTRIES_OF_8_BITS(FN)
 
-#define FLOATS_SIGNED(TYPE)                                                                        \
-    static void floats_signed_##TYPE(const void *src, void *y, int64_t n) {                        \
-        floats_signed(SHEAF_TYPE_##TYPE, src, y, n);                                               \
-    }
+#define FLOATS_SIGNED(TYPE) UNPACK(floats_signed_##TYPE, floats_signed, SHEAF_TYPE_##TYPE)
+#define BLOCKS_SIGNED(TYPE) UNPACK(blocks_signed_##TYPE, blocks_signed, SHEAF_TYPE_##TYPE)
 SIGNED_BY_32(FLOATS_SIGNED)
 SIGNED_BY_16(FLOATS_SIGNED)
-
-#define BLOCKS_SIGNED(TYPE)                                                                        \
-    static void blocks_signed_##TYPE(const void *src, void *to, int64_t n) {                       \
-        blocks_signed(SHEAF_TYPE_##TYPE, src, to, n);                                              \
-    }
 SIGNED_BY_32(BLOCKS_SIGNED)
 SIGNED_BY_16(BLOCKS_SIGNED)
 
@@ -102,18 +95,14 @@ INLINE void rows_signed(enum sheaf_type type, int64_t k, const void *w, size_t w
     else
         rows_by_few(type, SHEAF__ACT_DIGITS, k, w, w_stride, nr, act, nc, out);
 }
-#define FEW_SIGNED(TYPE)                                                                           \
-    static void few_signed_##TYPE(int64_t k, const void *w, size_t w_stride, int64_t nr,           \
-                                  const void *const *act, int nc, float *const *out) {             \
-        rows_by_few(SHEAF_TYPE_##TYPE, SHEAF__ACT_WORDS, k, w, w_stride, nr, act, nc, out);        \
-    }
+#define FEW_SIGNED(TYPE) ROWS_FEW(few_signed_##TYPE, SHEAF_TYPE_##TYPE)
 #define LEVELS(X) X(IQ4_NL) X(IQ4_XS) X(MXFP4) X(IQ3_XXS) X(IQ3_S)
 LEVELS(FEW_SIGNED)
 #else
 /* One column, or four, of which some may be the first again: these functions are many. */
 INLINE void rows_signed(enum sheaf_type type, int64_t k, const void *w, size_t w_stride, int64_t nr,
                         const void *const *act, int nc, float *const *out) {
-    const size_t bytes = (size_t)k * size_256(type) / SHEAF__QK_K;
+    const size_t bytes = bytes_of_weights(type, k);
     const char *row = w;
     const struct sheaf__act_digits *col[TILE];
     float sum[TILE];
