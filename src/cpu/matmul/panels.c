@@ -53,16 +53,16 @@ struct product {
     int64_t k, m, batches;
     int64_t columns; /* at most so many meet one matrix */
     const struct sheaf__cpu_panels *kind;
-    int64_t rows;      /* of a tile */
-    int64_t cols;      /* of a panel */
+    int64_t rows;            /* of a tile */
+    int64_t cols;            /* of a panel */
     sheaf__tile_fn in_place; /* few panels: reads weights where they lie; or NULL */
-    bool by_tiles;     /* one panel: a tile takes all of k before the next does */
-    int64_t pass;      /* elements of k that are multiplied at a time */
-    int64_t piece;     /* elements of k that are packed at a time */
-    int64_t most;      /* rows of a chunk */
-    int64_t chunk;     /* rows */
-    size_t stride;     /* bytes from one row of a pass to the next */
-    size_t panel_size; /* bytes */
+    bool by_tiles;           /* one panel: a tile takes all of k before the next does */
+    int64_t pass;            /* elements of k that are multiplied at a time */
+    int64_t piece;           /* elements of k that are packed at a time */
+    int64_t most;            /* rows of a chunk */
+    int64_t chunk;           /* rows */
+    size_t stride;           /* bytes from one row of a pass to the next */
+    size_t panel_size;       /* bytes */
 };
 
 /* A matrix of a and the columns that meet it. */

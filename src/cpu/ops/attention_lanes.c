@@ -41,9 +41,9 @@ struct scratch {
     float *scores;      /* [BLOCK][lanes] */
     /* As the tiles take them; the above if they take floats */
     float *keys, *values, *weights;
-    float *mask;        /* [BLOCK][lanes] */
-    float *rows;        /* [lanes][longest]: of q, of masks, a row of values */
-    int64_t wide;       /* e in whole tiles */
+    float *mask;  /* [BLOCK][lanes] */
+    float *rows;  /* [lanes][longest]: of q, of masks, a row of values */
+    int64_t wide; /* e in whole tiles */
 };
 
 static int64_t longest(const struct sheaf__attn *at) {
