@@ -1,9 +1,8 @@
 /* The kernels in plain C: run anywhere, the model of what the others compute.
  *
- * A block of weights is unpacked once, to floats or to bytes, and used for every column of the
- * tile. Integer sums are exact; floats are added in 8 lanes (element j in lane j mod 8), which is
- * what compilers turn into vectors of the baseline instruction set; with activations of 8 bits,
- * block after block. */
+ * 256 weights become floats once and meet every column of the tile. Products are added in 8 lanes
+ * (element j in lane j mod 8), which is what compilers turn into vectors of the baseline
+ * instruction set; of the types of ROWS_DOT_FLOATS the lanes are added after each 256. */
 #include <math.h>
 
 #include "cpu/kernels/elements.h"
@@ -91,13 +90,7 @@ ROWS_DOT_BLOCKS(rows_dot_q4_k, sheaf__dequantize_q4_k, sheaf__block_q4_k, SHEAF_
 ROWS_DOT_BLOCKS(rows_dot_q5_k, sheaf__dequantize_q5_k, sheaf__block_q5_k, SHEAF__QK_K)
 ROWS_DOT_BLOCKS(rows_dot_q6_k, sheaf__dequantize_q6_k, sheaf__block_q6_k, SHEAF__QK_K)
 
-/* ---- rows ---- */
-
-static void softcap_f32(int64_t n, float cap, const float *x, float *y) {
-    for (int64_t i = 0; i < n; i++) y[i] = cap * tanhf(x[i] / cap);
-}
-
-/* A row of a format that has no kernel: a super-block at a time to floats, once for all columns. */
+/* Rows of the other types. */
 static void rows_dot_floats(void (*to_float)(const void *, float *, int64_t), size_t block_bytes,
                             int64_t block, int64_t k, const void *w, size_t w_stride, int64_t nr,
                             const void *const *act, int nc, float *const *out) {
@@ -244,6 +237,10 @@ static void gelu_f32(int64_t n, const float *x, float *y) {
 
 static void swiglu_f32(int64_t n, const float *a, const float *b, float *y) {
     for (int64_t i = 0; i < n; i++) y[i] = sheaf__siluf(a[i]) * b[i];
+}
+
+static void softcap_f32(int64_t n, float cap, const float *x, float *y) {
+    for (int64_t i = 0; i < n; i++) y[i] = cap * tanhf(x[i] / cap);
 }
 
 const struct sheaf__cpu_kernels sheaf__cpu_kernels_portable = {
