@@ -33,8 +33,8 @@ static void nothing(void *user, int ith, int nth, struct sheaf__cpu_sync *sync) 
     (void)user, (void)ith, (void)nth, (void)sync;
 }
 static void barriers(void *user, int ith, int nth, struct sheaf__cpu_sync *sync) {
-    (void)user;
-    for (int i = 0; i < BARRIERS; i++) sheaf__cpu_barrier(sync, ith, nth);
+    (void)user, (void)ith;
+    for (int i = 0; i < BARRIERS; i++) sheaf__cpu_barrier(sync, nth);
 }
 
 static float data[FLOATS];
@@ -44,9 +44,10 @@ static _Atomic double seen; /* so that no sum is left out */
 static void steps(void *user, int ith, int nth, struct sheaf__cpu_sync *sync) {
     const struct sheaf__cpu_kernels *kern = user;
     double sum = 0;
+    (void)ith;
     for (int step = 0; step < STEPS; step++) {
         for (int i = 0; i < SUMS; i++) sum += kern->sum_sq(FLOATS, data);
-        sheaf__cpu_barrier(sync, ith, nth);
+        sheaf__cpu_barrier(sync, nth);
     }
     seen = sum;
 }

@@ -29,11 +29,11 @@ static void count(void *user, int ith, int nth, struct sheaf__cpu_sync *sync) {
     atomic_fetch_add(&c->visits, 1);
     for (int round = 1; round <= 5; round++) {
         c->slots[ith] = round;
-        sheaf__cpu_barrier(sync, ith, nth);
+        sheaf__cpu_barrier(sync, nth);
         for (int i = 0; i < nth; i++) {
             if (c->slots[i] != round) atomic_fetch_add(&c->wrong, 1);
         }
-        sheaf__cpu_barrier(sync, ith, nth);
+        sheaf__cpu_barrier(sync, nth);
     }
 }
 

@@ -566,8 +566,7 @@ struct member {
     char text[256];
 };
 
-static void team_barrier(void *team, int ith) {
-    (void)ith;
+static void team_barrier(void *team) {
     pthread_barrier_wait(&((struct team *)team)->barrier);
 }
 

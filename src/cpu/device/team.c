@@ -84,9 +84,8 @@ static void word_bump(struct word *word) {
     }
 }
 
-static void barrier(void *user, int ith) {
+static void barrier(void *user) {
     struct sheaf__cpu_team *team = user;
-    (void)ith;
     if (team->nth == 1) return;
     uint32_t generation = atomic_load_explicit(&team->generation.value, memory_order_acquire);
     if (atomic_fetch_add(&team->arrived, 1) + 1 == team->nth) {
@@ -107,7 +106,7 @@ static void *worker_main(void *arg) {
         job++;
         if (team->stop) break;
         team->fn(team->user, me->ith, (int)team->nth, &team->sync);
-        barrier(team, me->ith);
+        barrier(team);
     }
     return NULL;
 }
@@ -174,5 +173,5 @@ void sheaf__cpu_team_run(struct sheaf__cpu_team *team, sheaf__cpu_team_fn fn, vo
         word_bump(&team->job);
     }
     fn(user, 0, (int)team->nth, &team->sync);
-    barrier(team, 0);
+    barrier(team);
 }

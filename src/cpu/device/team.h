@@ -22,10 +22,6 @@ struct sheaf__cpu_team;
  * all. */
 typedef void (*sheaf__cpu_team_fn)(void *user, int ith, int nth, struct sheaf__cpu_sync *sync);
 
-static inline void sheaf__cpu_barrier(struct sheaf__cpu_sync *sync, int ith, int nth) {
-    if (nth > 1) sync->barrier(sync->team, ith);
-}
-
 struct sheaf__cpu_team_params {
     int n_threads; /* with the caller; at least 1 */
     bool shared;   /* more threads than cores: do not spin */

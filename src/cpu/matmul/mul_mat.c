@@ -374,7 +374,7 @@ enum sheaf_status sheaf__mul_mat_id(const struct sheaf_tensor *dst, int ith, int
             kern, dst, route->groups, route->n_many, ith, nth,
             (char *)work + sheaf__align_up(columns_size(&cols) + routing_size(dst), 64), sync);
         if (route->n_few > 0) {
-            if (nth > 1) sync->barrier(sync->team, ith); /* all have taken their last number */
+            sheaf__cpu_barrier(sync, nth); /* all have taken their last number */
             sheaf__mul_mat_start(sync, ith, nth);
         }
     }

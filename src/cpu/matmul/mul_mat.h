@@ -18,7 +18,7 @@
 struct sheaf__cpu_sync {
     /* Returns when all nth threads have called it, with the meaning of a full fence. Not called if
      * nth == 1. */
-    void (*barrier)(void *team, int ith);
+    void (*barrier)(void *team);
     void *team;
     /* Scratch of the node that runs; any value on entry. The team must not start a node before all
      * its threads have left the node before. */
@@ -29,6 +29,10 @@ struct sheaf__cpu_sync {
      * runs nodes that change src1 makes it NULL. */
     const struct sheaf_tensor *packed;
 };
+
+static inline void sheaf__cpu_barrier(struct sheaf__cpu_sync *sync, int nth) {
+    if (nth > 1) sync->barrier(sync->team);
+}
 
 /* Bytes of `work` (64-byte aligned) that the functions below need for this node and team, the
  * reference included. 0 if none. */
@@ -85,7 +89,7 @@ static inline char *sheaf__mul_mat_ptr(const struct sheaf_tensor *t, struct shea
 /* Sharing out a phase: thread 0 starts it before a barrier, all threads take numbers after it. */
 static inline void sheaf__mul_mat_start(struct sheaf__cpu_sync *sync, int ith, int nth) {
     if (ith == 0) atomic_store_explicit(&sync->next, 0, memory_order_relaxed);
-    if (nth > 1) sync->barrier(sync->team, ith);
+    sheaf__cpu_barrier(sync, nth);
 }
 static inline int64_t sheaf__mul_mat_take(struct sheaf__cpu_sync *sync) {
     return atomic_fetch_add_explicit(&sync->next, 1, memory_order_relaxed);

@@ -526,7 +526,7 @@ static void by_parts(const struct sheaf__attn *at, struct sheaf__cpu_sync *sync,
         }
     }
     if (!s.apart) return;
-    sheaf__cpu_barrier(sync, ith, nth);
+    sheaf__cpu_barrier(sync, nth);
     int64_t first, last;
     sheaf__cpu_share(all_rows(at), ith, nth, &first, &last);
     for (int64_t row = first; row < last; row++) {

@@ -247,7 +247,7 @@ static enum sheaf_status op_count_equal(struct sheaf_tensor *dst, int ith, int n
         for (int64_t i = 0; i < a->ne[0]; i++) n += int_at(a, at, i) == int_at(b, at, i);
     }
     counts[ith] = n;
-    sheaf__cpu_barrier(sync, ith, nth);
+    sheaf__cpu_barrier(sync, nth);
     for (int j = 1; j < nth && ith == 0; j++) n += counts[j];
     if (ith == 0) memcpy(dst->data, &n, sizeof n);
     return SHEAF_STATUS_SUCCESS;

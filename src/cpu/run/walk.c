@@ -74,7 +74,7 @@ static void walk_nodes(struct cpu_backend *b, int ith, int nth, struct sheaf__cp
             continue;
         }
         if (alone) {
-            sheaf__cpu_barrier(sync, ith, nth);
+            sheaf__cpu_barrier(sync, nth);
             if (atomic_load(&b->stop_phase) <= phase) return;
             phase++;
             alone = false;
@@ -82,7 +82,7 @@ static void walk_nodes(struct cpu_backend *b, int ith, int nth, struct sheaf__cp
         /* A thread that stops takes part to the end of the node, which may have barriers inside. */
         if (ith == 0) aborted(b, phase);
         run_node(b, node, ith, nth, phase, sync);
-        sheaf__cpu_barrier(sync, ith, nth);
+        sheaf__cpu_barrier(sync, nth);
         if (ith == 0 && b->profile) sheaf__cpu_profile_node(b->profile, node);
         if (atomic_load(&b->stop_phase) <= phase) return;
         phase++;
