@@ -491,7 +491,8 @@ enum sheaf__cpu_fetch {
     SHEAF__FETCH_SECOND, /* to the second cache */
     SHEAF__FETCH_FIRST,  /* to the first */
     SHEAF__FETCH_BOTH, /* to the second, and to the first a little ahead; by several columns, too */
-    /* plain floats, of weights and of a cache, and types with a scale for 32 to the second more than once */
+    /* to the second, some more than once: plain weights and rows of a cache, with AVX-512 types by eights that meet one
+     * column and types by pieces that meet several (D115, D160, D162 to D164) */
     SHEAF__FETCH_OFTEN,
 };
 extern enum sheaf__cpu_fetch sheaf__cpu_fetch;

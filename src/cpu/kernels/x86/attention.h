@@ -1,4 +1,4 @@
-/* A part of kernels.h, in the same terms: attention of many queries, and rows of a cache as floats.
+/* A part of table.h, in the same terms: attention of many queries, and rows of a cache as floats.
  * Few queries are attention_few.h.
  *
  * A lane is a query, keys and values are broadcast, and the softmax needs no sum across lanes.

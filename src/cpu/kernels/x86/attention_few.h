@@ -1,4 +1,4 @@
-/* A part of kernels.h, in the same terms: attention of few queries, by rows of a cache as they lie.
+/* A part of table.h, in the same terms: attention of few queries, by rows of a cache as they lie.
  *
  * Vectors lie along a head, eight elements of each of ROWS_IN rows. A product of two rows is eight
  * partial sums, and those of VW keys are added up together, by halves: 21 instructions for VW

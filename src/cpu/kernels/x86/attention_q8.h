@@ -1,4 +1,4 @@
-/* A part of kernels.h, of the AVX-512 table: attention of few queries over a cache of Q8_0, in integers.
+/* A part of table.h, of the AVX-512 table: attention of few queries over a cache of Q8_0, in integers.
  *
  * Queries become two digits of a byte, weights of values one integer of 16 bits, and VNNI multiplies them
  * with the bytes of the cache exactly. Scales of blocks meet sums of 32 products, or weights, not each

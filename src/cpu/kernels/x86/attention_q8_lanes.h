@@ -1,4 +1,4 @@
-/* A part of kernels.h, of the AVX-512 table: attention of many queries over a cache of Q8_0, in integers. Queries
+/* A part of table.h, of the AVX-512 table: attention of many queries over a cache of Q8_0, in integers. Queries
  * become digits and weights of values words, as in attention_q8.h; a lane is a query, as in attention.h.
  *
  * A product of bytes or words takes four elements, or two, a lane where floats take one: a key and a value

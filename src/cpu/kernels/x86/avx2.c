@@ -2,4 +2,4 @@
  * before the score of its module (cpu/kernels/module.c) was asked. */
 #include "cpu/kernels/x86/avx2.h"
 
-#include "cpu/kernels/x86/kernels.h"
+#include "cpu/kernels/x86/table.h"

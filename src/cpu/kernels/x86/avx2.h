@@ -1,4 +1,4 @@
-/* The primitives of kernels.h in 8 floats (AVX2, FMA, F16C), for avx2.c and avxvnni.c. */
+/* The primitives of table.h in 8 floats (AVX2, FMA, F16C), for avx2.c and avxvnni.c. */
 #include "cpu/kernels/kernels.h"
 
 #include <immintrin.h>

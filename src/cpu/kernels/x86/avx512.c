@@ -3,4 +3,4 @@
  * (cpu/kernels/module.c) was asked. */
 #include "cpu/kernels/x86/avx512.h"
 
-#include "cpu/kernels/x86/kernels.h"
+#include "cpu/kernels/x86/table.h"

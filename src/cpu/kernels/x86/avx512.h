@@ -1,4 +1,4 @@
-/* The primitives of kernels.h in 16 floats, for AVX-512 (F, BW, VL, DQ, VNNI). */
+/* The primitives of table.h in 16 floats, for AVX-512 (F, BW, VL, DQ, VNNI). */
 #include "cpu/kernels/kernels.h"
 
 #include <immintrin.h>

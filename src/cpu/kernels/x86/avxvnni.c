@@ -7,7 +7,7 @@
 #define KERNELS_NO_TABLE
 #include "cpu/kernels/x86/avx2.h"
 
-#include "cpu/kernels/x86/kernels.h"
+#include "cpu/kernels/x86/table.h"
 
 void sheaf__cpu_kernels_extend(struct sheaf__cpu_kernels *table) {
     static const struct sheaf__cpu_kernels with_vnni = {

@@ -1,4 +1,4 @@
-/* A part of kernels.h, of the AVX-512 tables: rows of BF16 weights by one column.
+/* A part of table.h, of the AVX-512 tables: rows of BF16 weights by one column.
  *
  * 32 weights are a vector as they lie. Shifted left by 16 bits, its dwords are the floats of the even
  * ones; without the low 16 bits, those of the odd ones. The column is parted likewise, once for all

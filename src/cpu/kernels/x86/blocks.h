@@ -1,4 +1,4 @@
-/* A part of kernels.h, in the same terms: rows of quantized weights as bytes with scales, which the
+/* A part of table.h, in the same terms: rows of quantized weights as bytes with scales, which the
  * tiles of panels16.h and panels8.h multiply.
  *
  * Bytes of weights are unsigned by an offset. With VNNI the integers of the activations take it off, without

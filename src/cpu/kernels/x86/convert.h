@@ -1,4 +1,4 @@
-/* A part of kernels.h, in the same terms: rows of quantized weights to floats and floats to the types
+/* A part of table.h, in the same terms: rows of quantized weights to floats and floats to the types
  * of a K/V cache, with the bits of quant/quants.c, tables.c and iq.c: GET_ROWS, SET_ROWS, CPY.
  *
  * To floats: integers times a scale, less a min where the type has one, each rounded as there; nothing

@@ -1,4 +1,4 @@
-/* A part of kernels.h, of the AVX-512 table: weights with one scale for 32, eight blocks at a time, by one
+/* A part of table.h, of the AVX-512 table: weights with one scale for 32, eight blocks at a time, by one
  * column: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and the types of levels IQ4_NL, IQ4_XS, MXFP4, IQ3_XXS,
  * IQ3_S. Several columns: few.h.
  *
@@ -14,7 +14,7 @@
  * order (SHEAF__DIGITS_EIGHTS). Low nibbles of K are the even blocks, and high ones the odd blocks: they come
  * together so, and 16 bytes are 8 of block 2 g and 8 of block 2 g + 1 (SHEAF__DIGITS_K).
  *
- * Invariant: as in int24.h. */
+ * Invariant: as in digits.h. */
 
 enum { EIGHTS_ROWS = 3 }; /* most at once by one column */
 

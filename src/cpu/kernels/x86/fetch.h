@@ -1,4 +1,4 @@
-/* A part of kernels.h and of bf16_rows.h: how weights are fetched from memory ahead of the loops that
+/* A part of table.h and of bf16_rows.h: how weights are fetched from memory ahead of the loops that
  * read them, as the CPU wants it (sheaf__cpu_fetch). Rows of a cache: fetch_rows (attention.h). */
 #ifndef SHEAF_CPU_KERNELS_X86_FETCH_H
 #define SHEAF_CPU_KERNELS_X86_FETCH_H

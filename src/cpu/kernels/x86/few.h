@@ -1,4 +1,4 @@
-/* A part of kernels.h, of the AVX-512 table: quantized weights by several columns, 2, 4 or 8 at
+/* A part of table.h, of the AVX-512 table: quantized weights by several columns, 2, 4 or 8 at
  * once, of which some may be the first again.
  *
  * A row's weights are unpacked once for all columns. Then what bounds is the two pipes that

@@ -1,4 +1,4 @@
-/* A part of kernels.h: sizes of the blocks of quantized weights, and the first steps of unpacking them. */
+/* A part of table.h: sizes of the blocks of quantized weights, and the first steps of unpacking them. */
 
 #include "cpu/kernels/x86/levels.h"
 

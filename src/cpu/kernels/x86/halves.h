@@ -1,9 +1,9 @@
-/* A part of kernels.h, of tables with vectors of 32 bytes: what pieces.h is with AVX-512, for Q2_K, Q3_K,
+/* A part of table.h, of tables with vectors of 32 bytes: what pieces.h is with AVX-512, for Q2_K, Q3_K,
  * TQ1_0, TQ2_0.
  *
  * A lane is a piece of 16 weights of one half of a block of 256 (SHEAF__DIGITS_HALVES).
  *
- * Invariant: as in int24_avx2.h. */
+ * Invariant: as in digits_avx2.h. */
 
 #define LANES_OF(F) _mm256_setr_epi32(F(0), F(1), F(2), F(3), F(4), F(5), F(6), F(7))
 INLINE __m256i lane_dwords(__m256i x, __m256i at, int v) {

@@ -1,4 +1,4 @@
-/* A part of kernels.h and amx.c: 32 activations as integers, and what times them they are. */
+/* A part of table.h and amx.c: 32 activations as integers, and what times them they are. */
 #ifndef SHEAF_CPU_KERNELS_X86_INTEGERS_H
 #define SHEAF_CPU_KERNELS_X86_INTEGERS_H
 

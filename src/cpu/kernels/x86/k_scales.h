@@ -1,4 +1,4 @@
-/* A part of kernels.h and amx.c: scales and mins of Q4_K and Q5_K. */
+/* A part of table.h and amx.c: scales and mins of Q4_K and Q5_K. */
 #ifndef SHEAF_CPU_KERNELS_X86_K_SCALES_H
 #define SHEAF_CPU_KERNELS_X86_K_SCALES_H
 

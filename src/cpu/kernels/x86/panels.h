@@ -1,4 +1,4 @@
-/* A part of kernels.h, in the same terms: products with many columns.
+/* A part of table.h, in the same terms: products with many columns.
  *
  * Activations are packed once in panels of PANEL_COLS columns in which an element of all columns
  * lies together; weights become floats row by row, so an element of a row is broadcast against two

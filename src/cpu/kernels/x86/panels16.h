@@ -1,4 +1,4 @@
-/* A part of kernels.h, of the AVX-512 table: products of quantized weights with many columns, by
+/* A part of table.h, of the AVX-512 table: products of quantized weights with many columns, by
  * integers.
  *
  * Activations are integers of 16 bits times a power of two for each block of 32, as two signed bytes,

@@ -1,4 +1,4 @@
-/* A part of kernels.h, of the AVX2 table: products of quantized weights with many columns, by
+/* A part of table.h, of the AVX2 table: products of quantized weights with many columns, by
  * integers of 16 bits.
  *
  * Activations are the integers of panels16.h, which digits of products by rows are made of, too, but not

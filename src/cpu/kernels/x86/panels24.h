@@ -1,4 +1,4 @@
-/* A part of kernels.h, of the AVX-512 table: products of Q8_0 with many columns, by integers.
+/* A part of table.h, of the AVX-512 table: products of Q8_0 with many columns, by integers.
  *
  * Weights of 8 bits are fine enough for the 16 bits of panels16.h to show beside them, so activations have three
  * digits, q = h * 65536 + m * 256 + l: three products of bytes where floats take four multiply-adds. A sum of

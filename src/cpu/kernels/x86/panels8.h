@@ -1,4 +1,4 @@
-/* A part of kernels.h, in the same terms: products with many columns whose activations are rounded
+/* A part of table.h, in the same terms: products with many columns whose activations are rounded
  * to 8 bits, d = (largest magnitude of 32) / 127. Only where the user asks for it: rounding makes a
  * difference in the last bit of an activation a step of 1/127 in a few, and so another split of the
  * same model other tokens.

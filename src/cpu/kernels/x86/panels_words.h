@@ -1,4 +1,4 @@
-/* A part of kernels.h, of the AVX-512 table: the products of panels16.h and panels24.h by words, for cores with two
+/* A part of table.h, of the AVX-512 table: the products of panels16.h and panels24.h by words, for cores with two
  * ports for all that works on 512 bits (Intel's).
  *
  * There an instruction that is no product takes the place of one: of 64 cycles for a block of 32, six rows and 16

@@ -1,4 +1,4 @@
-/* A part of kernels.h, of the AVX-512 table: weights with a scale for 16, of few bits that lie apart in
+/* A part of table.h, of the AVX-512 table: weights with a scale for 16, of few bits that lie apart in
  * a block of 256, by activations in two digits or rounded: Q2_K, Q3_K, Q6_K, TQ1_0, TQ2_0.
  *
  * A lane is a piece of 16 weights: vector v has elements 4 v .. 4 v + 3 of each of the 16 pieces, lane
@@ -11,7 +11,7 @@
  * TQ2_0 are not shifted but multiplied where they lie, and a lane's sum is divided by its power of two at the
  * end of the row.
  *
- * Invariant: as in int24.h. */
+ * Invariant: as in digits.h. */
 
 INLINE bool by_pieces(enum sheaf_type type) {
     return type == SHEAF_TYPE_Q2_K || type == SHEAF_TYPE_Q3_K || type == SHEAF_TYPE_Q6_K ||

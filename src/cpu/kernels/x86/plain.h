@@ -1,7 +1,7 @@
-/* A part of kernels.h, in the same terms: F32, F16 and BF16 weights by few columns of floats, row by row. With AVX-512
+/* A part of table.h, in the same terms: F32, F16 and BF16 weights by few columns of floats, row by row. With AVX-512
  * one column of BF16 is bf16_pairs.h, and 5 to 8 columns are plain_few.h.
  *
- * Invariant: as in kernels.h; parts of k do not show in the bits. */
+ * Invariant: as in table.h; parts of k do not show in the bits. */
 
 /* Bytes of an element of F32, F16, BF16. */
 INLINE size_t plain_size(enum sheaf_type type) {

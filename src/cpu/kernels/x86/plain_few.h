@@ -1,4 +1,4 @@
-/* A part of kernels.h, of the AVX-512 table: F32, F16 and BF16 weights by 5 to 8 columns at once.
+/* A part of table.h, of the AVX-512 table: F32, F16 and BF16 weights by 5 to 8 columns at once.
  *
  * Three rows meet eight columns in registers, one of the ACCS sums of a row and a column after the other,
  * so that a weight is read from memory and converted once. Columns are multiplied in parts that stay in the

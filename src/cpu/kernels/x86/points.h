@@ -1,4 +1,4 @@
-/* A part of kernels.h, for signed.h: points of the grids of the IQ formats as signed bytes, and
+/* A part of table.h, for signed.h: points of the grids of the IQ formats as signed bytes, and
  * signs.
  *
  * Points are loaded one by one: a vector of gathered loads takes as long. */

@@ -1,4 +1,4 @@
-/* A part of kernels.h, in the same terms: rows of floats, element by element (activations, conversions, what
+/* A part of table.h, in the same terms: rows of floats, element by element (activations, conversions, what
  * attention, norms and activation functions do with a row). */
 
 /* ---- activations ---- */

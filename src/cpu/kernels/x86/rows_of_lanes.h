@@ -1,6 +1,6 @@
-/* A part of kernels.h, of tables with vectors of 32 bytes: rows of all types that are unpacked to lanes of blocks or
- * pieces (int24_avx2.h, signed_avx2.h, halves.h), by one to four columns, in digits or rounded. A new type gets a line in
- * digits_row. */
+/* A part of table.h, of tables with vectors of 32 bytes: rows of all types that are unpacked to lanes of blocks or
+ * pieces (digits_avx2.h, signed_avx2.h, halves.h), by one to four columns, in digits or rounded. A new type gets a
+ * line in digits_row. */
 
 /* A part of a row by C columns: its sums, or those so far to `to`. */
 INLINE void digits_row(enum sheaf_type type, enum sheaf__act act, int64_t k, const char *w,

@@ -1,17 +1,17 @@
-/* A part of kernels.h: types whose weights are looked up, or have three bits or fewer. They become
+/* A part of table.h: types whose weights are looked up, or have three bits or fewer. They become
  * signed bytes with a scale for each 16, and are multiplied by activations in digits as these.
  *
  * One form for all keeps the formats short: 32 weights in their own order are a vector (signed_32),
  * the 16 scales of 256 weights two (scales_256). Types of fewer than 256 are taken 256 weights at a
  * time; the rest of a row is copied, with zeros after it, whose scales meet activations of 0.
  *
- * With VNNI bytes meet three digits as int24.h has them (few.h), an offset making them unsigned. Where 32
+ * With VNNI bytes meet three digits as digits.h has them (few.h), an offset making them unsigned. Where 32
  * weights have one scale in nibbles or points of 4 they meet two, which is twice as fast (eights.h), and so
  * do Q2_K, Q3_K, TQ1_0 and TQ2_0, of which a lane is a piece (pieces.h).
  * Without VNNI these have lanes for pieces as well (halves.h), MXFP4 goes with Q5_0, and the others meet
  * integers of 16 bits, IQ4 eight blocks at a time (signed_avx2.h). What a table takes of all: signed_entries.h.
  *
- * Invariant: as in int24.h. */
+ * Invariant: as in digits.h. */
 
 /* ---- weights ---- */
 

@@ -1,7 +1,7 @@
-/* A part of kernels.h, of tables with vectors of 32 bytes: rows of types that become signed bytes (signed.h), by
+/* A part of table.h, of tables with vectors of 32 bytes: rows of types that become signed bytes (signed.h), by
  * integers of 16 bits; IQ4 eight blocks at a time.
  *
- * Invariant: as in int24_avx2.h. */
+ * Invariant: as in digits_avx2.h. */
 
 /* One scale for all 32 weights. */
 INLINE bool by_32(enum sheaf_type type) {

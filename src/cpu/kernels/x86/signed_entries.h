@@ -1,4 +1,4 @@
-/* A part of kernels.h: what a table has for the types that become signed bytes (signed.h): rows, and what panels take of
+/* A part of table.h: what a table has for the types that become signed bytes (signed.h): rows, and what panels take of
  * them. The rows by which they meet few columns are chosen here. */
 
 /* ---- panels ---- */

@@ -7,7 +7,7 @@
 #define KERNELS_NO_TABLE
 #include "cpu/kernels/x86/avx512.h"
 
-#include "cpu/kernels/x86/kernels.h"
+#include "cpu/kernels/x86/table.h"
 
 #include "cpu/kernels/x86/bf16_integers.h"
 #include "cpu/kernels/x86/scaled_rows.h"

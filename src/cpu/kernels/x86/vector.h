@@ -1,4 +1,4 @@
-/* What all files of x86 kernels write their loops with, after the primitives of kernels.h: INLINE,
+/* What all files of x86 kernels write their loops with, after the primitives of table.h: INLINE,
  * UNROLL, loads of a few elements, integers packed to bytes, and columns turned into panels. */
 #ifndef SHEAF_CPU_KERNELS_X86_VECTOR_H
 #define SHEAF_CPU_KERNELS_X86_VECTOR_H

@@ -1,4 +1,4 @@
-/* A part of kernels.h, in the same terms: 32 weights of a block as floats in registers, d * q + m with q
+/* A part of table.h, in the same terms: 32 weights of a block as floats in registers, d * q + m with q
  * unsigned, for panels of floats and for the keys and values of a cache. */
 
 enum { PER_16 = 16 / VW, PER_32 = 32 / VW }; /* vectors of 16 and of 32 floats */

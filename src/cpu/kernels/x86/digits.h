@@ -1,4 +1,4 @@
-/* A part of kernels.h, of the AVX-512 table: blocks of weights by activations in digits, or rounded, in bytes.
+/* A part of table.h, of the AVX-512 table: blocks of weights by activations in digits, or rounded, in bytes.
  *
  * An activation is an integer of 24 or 16 bits times the scale of its block of 32, kept as three or
  * two signed bytes: q = (h * 256 + m) * 256 + l, or h * 256 + m for weights of up to 6 bits. VNNI

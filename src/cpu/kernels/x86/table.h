@@ -54,14 +54,14 @@
 #include "cpu/kernels/x86/plain.h"
 #if defined(KERNELS_VNNI_512)
 #include "cpu/kernels/x86/bf16_pairs.h"
-#include "cpu/kernels/x86/int24.h"
+#include "cpu/kernels/x86/digits.h"
 #include "cpu/kernels/x86/pieces.h"
 
 #include "cpu/kernels/x86/eights.h"
 #include "cpu/kernels/x86/few.h"
 #include "cpu/kernels/x86/plain_few.h"
 #else
-#include "cpu/kernels/x86/int24_avx2.h"
+#include "cpu/kernels/x86/digits_avx2.h"
 
 #include "cpu/kernels/x86/halves.h"
 #include "cpu/kernels/x86/signed_avx2.h"

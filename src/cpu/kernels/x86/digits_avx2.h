@@ -1,5 +1,5 @@
-/* A part of kernels.h, of tables with vectors of 32 bytes: blocks of weights by activations in
- * digits, as int24.h has them, or rounded, in bytes. With VNNI (KERNELS_VNNI_256) sums have 32 bits at once.
+/* A part of table.h, of tables with vectors of 32 bytes: blocks of weights by activations in
+ * digits, as digits.h has them, or rounded, in bytes. With VNNI (KERNELS_VNNI_256) sums have 32 bits at once.
  *
  * Without VNNI a product of bytes gives sums of two in 16 bits, and a second instruction sums these
  * in 32. Weights of up to 6 bits leave room in 16 bits: of 4 bits eight vectors are added there,
