@@ -24,8 +24,7 @@ struct memory {
     bool cleared;  /* once */
 };
 
-static void buffer_free(sheaf_backend_buffer_t buffer) {
-    struct memory *m = buffer->context;
+static void release(struct memory *m) {
     if (m->mapped) {
         munmap(m->data, m->mapped);
     } else {
@@ -33,6 +32,8 @@ static void buffer_free(sheaf_backend_buffer_t buffer) {
     }
     free(m);
 }
+
+static void buffer_free(sheaf_backend_buffer_t buffer) { release(buffer->context); }
 
 static void *buffer_base(sheaf_backend_buffer_t buffer) {
     return ((struct memory *)buffer->context)->data;
@@ -136,12 +137,7 @@ static enum sheaf_status buft_alloc(sheaf_backend_buffer_type_t buft, size_t siz
     }
     *out = sheaf_backend_buffer_init(buft, &buffer_iface, m, size);
     if (*out) return SHEAF_STATUS_SUCCESS;
-    if (m->mapped) {
-        munmap(m->data, m->mapped);
-    } else {
-        free(m->data);
-    }
-    free(m);
+    release(m);
     return SHEAF_STATUS_ALLOC_FAILED;
 full:
     free(m);
