@@ -79,7 +79,7 @@ enum sheaf_status sheaf_gguf_get_str(const struct sheaf_gguf *gguf, const char *
 struct sheaf_gguf_tensor {
     const char *name;
     enum sheaf_type type;
-    int n_dims;
+    int n_dims;                 /* 0: a single element */
     int64_t ne[SHEAF_MAX_DIMS]; /* 1 beyond n_dims */
     size_t offset;              /* from the start of the file, bytes */
     size_t size;                /* bytes */

@@ -144,10 +144,14 @@ enum sheaf_status sheaf__gguf_push_tensor(struct sheaf_gguf *gguf, char *name,
 bool sheaf__gguf_tensor_size(enum sheaf_type type, const int64_t ne[SHEAF_MAX_DIMS], size_t *size) {
     int64_t block = sheaf_blck_size(type), n = 1;
     if (block <= 0 || ne[0] < 0 || ne[0] % block) return false;
-    /* The element count fits int64_t too, so that later products do not overflow. */
+    /* The element count fits int64_t too, and so does the product of any of the dimensions, also of
+     * an empty tensor: later products do not overflow. */
+    bool empty = false;
     for (int i = 0; i < SHEAF_MAX_DIMS; i++) {
-        if (ne[i] < 0 || __builtin_mul_overflow(n, ne[i], &n)) return false;
+        empty = empty || ne[i] == 0;
+        if (ne[i] < 0 || __builtin_mul_overflow(n, ne[i] ? ne[i] : 1, &n)) return false;
     }
+    if (empty) n = 0;
     return !__builtin_mul_overflow((size_t)(n / block), sheaf_type_size(type), size) &&
            *size <= INT64_MAX;
 }
@@ -255,7 +259,7 @@ static enum sheaf_status get_number(const struct sheaf_gguf *gguf, const char *k
                                sheaf_gguf_path(gguf), key);
     size_t size = sheaf__gguf_type_size(kv->type);
     if (!size || kv->type == SHEAF_GGUF_TYPE_BOOL)
-        return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: key '%s' is a %s, not a number",
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: key '%s' is of type %s, not a number",
                                sheaf_gguf_path(gguf), key, sheaf__gguf_type_name(kv->type));
     uint64_t raw = decode_le(kv->data, size);
     *out = (struct number){.kind = UNSIGNED, .u = raw};
@@ -337,7 +341,7 @@ static enum sheaf_status get_kind(const struct sheaf_gguf *gguf, const char *key
         return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: key '%s' is missing",
                                sheaf_gguf_path(gguf), key);
     if ((*out)->type != type)
-        return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: key '%s' is a %s, not a %s",
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: key '%s' is of type %s, not %s",
                                sheaf_gguf_path(gguf), key, sheaf__gguf_type_name((*out)->type),
                                sheaf__gguf_type_name(type));
     return SHEAF_STATUS_SUCCESS;

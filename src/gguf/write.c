@@ -48,7 +48,8 @@ static enum sheaf_status put(struct sheaf_gguf *gguf, const char *key, struct sh
     size_t n = strlen(key);
     if (n == 0 || n > SHEAF__GGUF_MAX_KEY) {
         sheaf__gguf_kv_clear(kv);
-        return sheaf_set_error(SHEAF_STATUS_INVALID, "GGUF: a key of %zu bytes", n);
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "GGUF: a key has %zu bytes; allowed are 1..%d",
+                               n, SHEAF__GGUF_MAX_KEY);
     }
     kv->key = strdup(key);
     if (!kv->key) {
@@ -141,8 +142,9 @@ enum sheaf_status sheaf_gguf_set_arr(struct sheaf_gguf *gguf, const char *key,
                                      enum sheaf_gguf_type type, const void *data, size_t n) {
     size_t element = sheaf__gguf_type_size(type);
     if (!element)
-        return sheaf_set_error(SHEAF_STATUS_INVALID, "GGUF: '%s': an array of %s is not of numbers",
-                               key, sheaf__gguf_type_name(type));
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "GGUF: key '%s': %s is no type of an array of numbers", key,
+                               sheaf__gguf_type_name(type));
     struct sheaf__gguf_kv kv = {.type = SHEAF_GGUF_TYPE_ARRAY, .arr_type = type, .n = n};
     if (__builtin_mul_overflow(n, element, &kv.size) || kv.size == SIZE_MAX) return no_memory(key);
     kv.data = malloc(kv.size + 1);
@@ -174,14 +176,20 @@ enum sheaf_status sheaf_gguf_add_tensor(struct sheaf_gguf *gguf, const char *nam
                                         const void *data) {
     struct sheaf_gguf_tensor t = {.type = type, .n_dims = n_dims, .ne = {1, 1, 1, 1}};
     size_t n = strlen(name);
-    if (n == 0 || n >= SHEAF_MAX_NAME || n_dims < 1 || n_dims > SHEAF_MAX_DIMS)
+    if (n == 0 || n >= SHEAF_MAX_NAME || n_dims < 0 || n_dims > SHEAF_MAX_DIMS)
         return sheaf_set_error(SHEAF_STATUS_INVALID,
-                               "GGUF: tensor '%s': a name of 1..%d bytes and 1..%d dimensions, "
-                               "please",
-                               name, SHEAF_MAX_NAME - 1, SHEAF_MAX_DIMS);
+                               "GGUF: tensor '%.80s' has a name of %zu bytes and %d dimensions; "
+                               "allowed are 1..%d bytes and 0..%d dimensions",
+                               name, n, n_dims, SHEAF_MAX_NAME - 1, SHEAF_MAX_DIMS);
     for (int i = 0; i < n_dims; i++) t.ne[i] = ne[i];
     if (!sheaf_type_is_known(type) || !sheaf__gguf_tensor_size(type, t.ne, &t.size))
-        return sheaf_set_error(SHEAF_STATUS_INVALID, "GGUF: tensor '%s': bad type or shape", name);
+        return sheaf_set_error(
+            SHEAF_STATUS_INVALID,
+            "GGUF: tensor '%s' [%lld, %lld, %lld, %lld] cannot be of type %s: the "
+            "type is unknown, the first dimension is not whole blocks of it, or "
+            "the size overflows",
+            name, (long long)t.ne[0], (long long)t.ne[1], (long long)t.ne[2], (long long)t.ne[3],
+            sheaf_type_name(type));
     char *copy = strdup(name);
     if (!copy) return no_memory(name);
     return sheaf__gguf_push_tensor(gguf, copy, &t, data);

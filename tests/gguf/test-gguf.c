@@ -326,11 +326,31 @@ Test(gguf, writer_refuses_nonsense) {
     cr_assert_eq(sheaf_gguf_add_tensor(g, "t", SHEAF_TYPE_F32, 1, negative, &x),
                  SHEAF_STATUS_INVALID);
     cr_assert_eq(sheaf_gguf_add_tensor(g, "", SHEAF_TYPE_F32, 1, ne, &x), SHEAF_STATUS_INVALID);
-    cr_assert_eq(sheaf_gguf_add_tensor(g, "t", SHEAF_TYPE_F32, 0, ne, &x), SHEAF_STATUS_INVALID);
+    cr_assert_eq(sheaf_gguf_add_tensor(g, "t", SHEAF_TYPE_F32, -1, ne, &x), SHEAF_STATUS_INVALID);
+    cr_assert_eq(sheaf_gguf_add_tensor(g, "t", SHEAF_TYPE_F32, 5, ne, &x), SHEAF_STATUS_INVALID);
+    cr_expect(strstr(sheaf_last_error(), "5 dimensions"), "%s", sheaf_last_error());
     cr_assert_eq(sheaf_gguf_set_u32(g, "", 1), SHEAF_STATUS_INVALID);
     cr_assert_eq(sheaf_gguf_set_u32(g, "general.alignment", 24), SHEAF_STATUS_INVALID);
     cr_assert_eq(sheaf_gguf_set_arr(g, "a", SHEAF_GGUF_TYPE_STRING, &x, 1), SHEAF_STATUS_INVALID);
     cr_assert_eq(sheaf_gguf_write(g, "/nonexistent/x.gguf"), SHEAF_STATUS_IO);
+    sheaf_gguf_free(g);
+}
+
+/* A single number, as numpy's scalars are written: it can be read, so it can be written anew. */
+Test(gguf, a_tensor_without_dimensions) {
+    struct sheaf_gguf *g = sheaf_gguf_new();
+    const float x = 2.5f;
+    float y = 0;
+    cr_assert_eq(sheaf_gguf_add_tensor(g, "t", SHEAF_TYPE_F32, 0, NULL, &x), 0, "%s",
+                 sheaf_last_error());
+    cr_assert_eq(sheaf_gguf_write(g, path), 0, "%s", sheaf_last_error());
+    sheaf_gguf_free(g);
+    cr_assert_eq(sheaf_gguf_open(path, &g), 0, "%s", sheaf_last_error());
+    const struct sheaf_gguf_tensor *t = sheaf_gguf_tensor(g, 0);
+    cr_assert_eq(t->n_dims, 0);
+    cr_assert_eq(t->size, sizeof x);
+    cr_assert_eq(sheaf_gguf_read(g, t, 0, &y, sizeof y), 0);
+    cr_assert_float_eq(y, x, 0);
     sheaf_gguf_free(g);
 }
 
@@ -596,6 +616,23 @@ Test(gguf, bad_tensors) {
     refused(&b, "overflows");
     one_tensor(&b, "t", 2, (uint64_t)1 << 32, (uint64_t)1 << 31, 0, 0);
     refused(&b, "overflows");
+    /* empty, but the product of its other dimensions is that of its rows */
+    const uint64_t many = (uint64_t)1 << 62;
+    b.n = 0;
+    header(&b, 3, 1, 0);
+    string(&b, "t");
+    number(&b, 3, 4);
+    number(&b, 0, 8);
+    number(&b, many, 8);
+    number(&b, many, 8);
+    number(&b, 0, 4);
+    number(&b, 0, 8);
+    pad(&b, 256);
+    refused(&b, "overflows");
+    one_tensor(&b, "t", 2, 0, 8, 0, 0);
+    save(b.data, b.n);
+    cr_assert_eq(sheaf_gguf_open(path, &g), 0, "an empty one is fine: %s", sheaf_last_error());
+    sheaf_gguf_free(g);
     one_tensor(&b, "t", 1, 33, 1, 8, 0);
     refused(&b, "whole blocks of 32");
     one_tensor(&b, "t", 1, 8, 1, 0, 16);
