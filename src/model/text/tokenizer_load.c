@@ -46,9 +46,14 @@ struct array {
     size_t n;
 };
 
-/* An array of the given element type; absent is fine unless n_want is given and required. */
+/* An array of the given element type; its absence is an error if it is required. */
 static enum sheaf_status get_array(const struct sheaf_gguf *g, const char *key,
                                    enum sheaf_gguf_type type, bool required, struct array *out) {
+    static const char *const elements[SHEAF_GGUF_TYPE_COUNT] = {
+        [SHEAF_GGUF_TYPE_STRING] = "strings",
+        [SHEAF_GGUF_TYPE_INT32] = "numbers of type i32",
+        [SHEAF_GGUF_TYPE_FLOAT32] = "numbers of type f32",
+    };
     *out = (struct array){key, sheaf_gguf_find_key(g, key), 0};
     if (out->i < 0)
         return required ? sheaf_set_error(SHEAF_STATUS_INVALID, "tokenizer: %s is missing in %s",
@@ -56,9 +61,8 @@ static enum sheaf_status get_array(const struct sheaf_gguf *g, const char *key,
                         : SHEAF_STATUS_SUCCESS;
     if (sheaf_gguf_kv_type(g, out->i) != SHEAF_GGUF_TYPE_ARRAY ||
         sheaf_gguf_arr_type(g, out->i) != type)
-        return sheaf_set_error(SHEAF_STATUS_INVALID,
-                               "tokenizer: %s in %s is not an array of the expected type (%d)", key,
-                               sheaf_gguf_path(g), (int)type);
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "tokenizer: %s in %s is not an array of %s",
+                               key, sheaf_gguf_path(g), elements[type]);
     out->n = sheaf_gguf_arr_n(g, out->i);
     return SHEAF_STATUS_SUCCESS;
 }
