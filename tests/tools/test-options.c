@@ -79,6 +79,9 @@ Test(options, values_that_are_wrong_everywhere, .timeout = 120) {
          "--split 3,x: give even, auto, or a share for each member"},
         {"sheaf-info -m x --split 0,0", "--split 0,0: give even, auto, or a share for each member"},
         {"sheaf-info -m x --split ''", "--split : give even, auto, or a share for each member"},
+        {"sheaf-run -m x -p y --devices ''", "--devices '' has an empty name: give all, or names"},
+        {"sheaf-bench -m x --devices CPU0,", "--devices 'CPU0,' has an empty name"},
+        {"sheaf-info -m x --devices ,CPU0", "--devices ',CPU0' has an empty name"},
         {"sheaf-info --preset nothing", "there is no preset 'nothing'"},
         {"sheaf-info --preset llama-8b --mix nothing", "there is no type or mix 'nothing'"},
         {"sheaf-make-model -o /tmp/unwritten --arch nothing",
@@ -129,7 +132,9 @@ Test(options, of_other_programs, .timeout = 60) {
     fails("sheaf-run -m x -p y --grammar z", "--grammar: answers are not constrained here");
     fails("sheaf-run -m x -np 4", "-np: one sequence only");
     fails("sheaf-run -m x -p y -ctk q8_0 -ctv f16", "keys and values have one type");
-    fails("sheaf-run -m x -p y word", "unknown option 'word'");
+    fails("sheaf-run -m x -p y word", "unexpected argument 'word' (see --help)");
+    fails("sheaf-run -m x predict", "unexpected argument 'predict' (is it --predict? see --help)");
+    fails("sheaf-quantize a b Q8_0 d", "unexpected argument 'd' (see --help)");
     fails("sheaf-run -m x -p y --no-chat --system z", "--no-chat has no messages");
     fails("sheaf-run -m x -cnv --json", "-cnv has many answers");
     fails("sheaf-bench -m x -m y", "one model a run");

@@ -97,7 +97,8 @@ static enum sheaf_status check(const struct bench_options *o) {
     if (o->single && (o->devices || o->split || o->split_sums || o->overlap))
         return sheaf_set_error(SHEAF_STATUS_INVALID, "--single has no members: leave out --split, "
                                                      "--split-sums, --devices, --overlap");
-    return tool_check_split(o->split);
+    const enum sheaf_status status = tool_check_devices(o->devices);
+    return status ? status : tool_check_split(o->split);
 }
 
 enum sheaf_status bench_options_parse(int argc, char **argv, struct bench_options *out) {

@@ -174,10 +174,10 @@ static enum sheaf_status set_type(const struct option *o, const char *name, cons
     return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: there is no type '%.60s'", name, text);
 }
 
-static enum sheaf_status add_text(const char *name, const char *text, int *count, void *field,
-                                  int most) {
-    if (*count == most)
-        return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: at most %d of them", name, most);
+static enum sheaf_status add_text(const char *name, const char *text, int *count, void *field) {
+    if (*count == OPTION_MAX_LIST)
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "%s can be given at most %d times", name,
+                               OPTION_MAX_LIST);
     ((const char **)field)[(*count)++] = text;
     return SHEAF_STATUS_SUCCESS;
 }
@@ -203,7 +203,7 @@ static enum sheaf_status set_value(const struct given *g, const char *text, void
     case OPTION_TYPE:
         return set_type(o, name, text, field);
     case OPTION_TEXTS:
-        return add_text(name, text, also, field, OPTION_MAX_LIST);
+        return add_text(name, text, also, field);
     case OPTION_CHOICE:
         *(const char **)field = text;
         return check_choice(o, name, text);
@@ -233,7 +233,8 @@ static void take_nearest(const char *words, const char *given, int *least, char 
     }
 }
 
-/* With the option that is spelled most like it, if one is. */
+/* An option, or an argument where none has a place; with the option that is spelled most like it, if
+ * one is. */
 static enum sheaf_status unknown(const struct tool *tool, const char *given) {
     char best[MAX_NAME] = "";
     int least = strlen(given) < 6 ? 2 : 3; /* typing errors fewer than this */
@@ -242,16 +243,19 @@ static enum sheaf_status unknown(const struct tool *tool, const char *given) {
         take_nearest(tool->options[i].name, given, &least, best);
         take_nearest(tool->options[i].aliases, given, &least, best);
     }
-    return sheaf_set_error(SHEAF_STATUS_INVALID, "unknown option '%.60s' (%s%s%ssee --help)", given,
+    return sheaf_set_error(SHEAF_STATUS_INVALID, "%s '%.60s' (%s%s%ssee --help)",
+                           *given == '-' ? "unknown option" : "unexpected argument", given,
                            *best ? "is it " : "", best, *best ? "? " : "");
 }
 
 static enum sheaf_status take_word(const struct tool *tool, const char *word, void *out) {
     for (size_t i = 0; i < tool->n_options; i++) {
         const struct option *o = &tool->options[i];
+        int *count = (int *)(void *)((char *)out + o->also);
         if (o->kind != OPTION_WORDS) continue;
-        return add_text(o->name, word, (int *)(void *)((char *)out + o->also),
-                        (char *)out + o->offset, (int)o->max);
+        if (*count == (int)o->max) break;
+        ((const char **)(void *)((char *)out + o->offset))[(*count)++] = word;
+        return SHEAF_STATUS_SUCCESS;
     }
     return unknown(tool, word);
 }

@@ -64,6 +64,16 @@ enum sheaf_status tool_check_split(const char *split) {
     return sheaf__read_shares(split, NULL, 0) ? SHEAF_STATUS_SUCCESS : sheaf__refuse_split(split);
 }
 
+enum sheaf_status tool_check_devices(const char *list) {
+    for (const char *p = list; p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL)
+        if (!strcspn(p, ","))
+            return sheaf_set_error(SHEAF_STATUS_INVALID,
+                                   "--devices '%.60s' has an empty name: give all, or names with "
+                                   "commas between them (CPU0@0,CPU0@1)",
+                                   list);
+    return SHEAF_STATUS_SUCCESS;
+}
+
 int tool_start(const struct tool *tool, enum sheaf_status parsed) {
     char *wrong = parsed ? strdup(sheaf_last_error()) : NULL;
     const struct sheaf_world_params params = {.size = sizeof params, .may_exit = true};

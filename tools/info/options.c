@@ -122,7 +122,8 @@ static enum sheaf_status check_model(const struct options *o) {
 /* A preset is of the tool's own list, and so are the types of its matrices. */
 static enum sheaf_status check_names(const struct options *o) {
     struct sheaf__random_model_params p = sheaf__random_model_default_params();
-    enum sheaf_status status = tool_check_split(o->params.split);
+    enum sheaf_status status = tool_check_devices(o->params.devices);
+    if (!status) status = tool_check_split(o->params.split);
     if (!status && o->preset) status = sheaf__random_model_preset(o->preset, &p);
     if (!status && o->mix && !sheaf__mix_find(o->mix))
         status =

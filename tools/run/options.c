@@ -178,7 +178,8 @@ static enum sheaf_status check(const struct run_options *o) {
     for (int i = 0; i < o->n_stop; i++)
         if (!*o->stop[i])
             return sheaf_set_error(SHEAF_STATUS_INVALID, "--stop wants a text that is not empty");
-    return tool_check_split(o->split);
+    const enum sheaf_status status = tool_check_devices(o->devices);
+    return status ? status : tool_check_split(o->split);
 }
 
 enum sheaf_status run_options_parse(int argc, char **argv, struct run_options *out) {
