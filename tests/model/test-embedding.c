@@ -166,6 +166,10 @@ Test(embedding, of_several_ranks_and_the_program) {
             b = eb;
         }
     }
+    snprintf(alone, sizeof alone, SHEAF_BUILD_DIR "/bin/sheaf-run -m %s -p 'once upon' 2>&1", path);
+    cr_assert_eq(run_command(alone, 30, out, sizeof out), 1);
+    cr_assert_eq(strncmp(out, "sheaf-run: a model of architecture bert writes no text", 54), 0,
+                 "the prompt stands before the message: %s", out);
     cr_assert_neq(run_command(SHEAF_BUILD_DIR "/bin/sheaf-run -m x -p y --embedding --chat 2>&1",
                               30, out, sizeof out),
                   0);

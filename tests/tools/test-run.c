@@ -571,6 +571,13 @@ Test(run, bad_files) {
     fails_everywhere(args, "architecture 'mamba' is not supported; supported are llama");
 }
 
+/* The message begins a line of its own, behind the text that is there. */
+Test(run, a_full_device_behind_some_text) {
+    if (access("/dev/full", W_OK)) return;
+    cr_assert_eq(sheaf_run(0, NULL, "-m " F32 " -p 'In the' -n 4 --no-chat --logits /dev/full"), 1);
+    cr_expect(strstr(out, "In the\nsheaf-run: cannot write /dev/full"), "%s", out);
+}
+
 static long size_of(const char *path) {
     FILE *f = fopen(path, "rb");
     if (!f) return -1;

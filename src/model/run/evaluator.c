@@ -325,14 +325,20 @@ static enum sheaf_status check_token(const struct sheaf__evaluator *ctx, int32_t
                            ctx->model->hp.n_vocab);
 }
 
+enum sheaf_status sheaf__evaluator_check_decoder(const struct sheaf__evaluator *ctx) {
+    const struct sheaf__arch *arch = ctx->model->hp.arch;
+    if (!arch->encoder) return SHEAF_STATUS_SUCCESS;
+    return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
+                           "a model of architecture %s writes no text; it makes embeddings "
+                           "(sheaf_model_embed, sheaf-run --embedding)",
+                           arch->name);
+}
+
 static enum sheaf_status check(const struct sheaf__evaluator *ctx,
                                const struct sheaf_model_batch *batch) {
     const int64_t n = batch->n_tokens, n_used = ctx->cells.n_used;
-    if (ctx->model->hp.arch->encoder)
-        return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
-                               "a model of architecture %s writes no text; it makes embeddings "
-                               "(sheaf_model_embed, sheaf-run --embedding)",
-                               ctx->model->hp.arch->name);
+    const enum sheaf_status decoder = sheaf__evaluator_check_decoder(ctx);
+    if (decoder) return decoder;
     if (n < 1 || n > ctx->n_batch || n > ctx->n_ctx - n_used)
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "%" PRId64 " tokens after %" PRId64 " do not fit the context of "

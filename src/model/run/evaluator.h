@@ -39,6 +39,8 @@ int64_t sheaf__evaluator_n_past(const struct sheaf__evaluator *ctx);
  * evaluations, on every rank alike. */
 struct sheaf__cells *sheaf__evaluator_cells(struct sheaf__evaluator *ctx);
 
+/* UNSUPPORTED if the model is an encoder, which has no logits. */
+enum sheaf_status sheaf__evaluator_check_decoder(const struct sheaf__evaluator *ctx);
 /* Evaluates a batch of at most n_batch tokens. INVALID if the cache is full, a token is not of the
  * vocabulary, or a position is not behind all that its sequence has. */
 enum sheaf_status sheaf__evaluator_eval_batch(struct sheaf__evaluator *ctx,

@@ -180,7 +180,8 @@ static enum sheaf_status prepare(struct generation *g, const char *prompt) {
     if (sheaf_model_cache_end(g->model, g->p.seq) < 0)
         return sheaf_set_error(SHEAF_STATUS_INVALID, "sequence %d is not one of 0..%d", g->p.seq,
                                SHEAF_MODEL_MAX_SEQUENCES - 1);
-    enum sheaf_status status = sheaf_sampler_new(&g->p.sampler, n_vocab, &g->sampler);
+    enum sheaf_status status = sheaf__evaluator_check_decoder(g->model->session->context);
+    if (!status) status = sheaf_sampler_new(&g->p.sampler, n_vocab, &g->sampler);
     if (status) return status;
     g->n_candidates = sheaf_sampler_n_candidates(g->sampler);
     return prepare_root(g, prompt);
