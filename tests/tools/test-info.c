@@ -85,6 +85,41 @@ Test(info, presets, .timeout = 600) {
     cr_expect(strstr(out, "model          llama-8b\n"), "%s", out);
 }
 
+/* Members with the same numbers are a row, if they are many. */
+Test(info, rows_of_many_members, .timeout = 60) {
+    cr_assert_eq(info("--preset llama-8b --members 64"), 0, "%s", out);
+    cr_expect(strstr(out, "\n0        - ") && strstr(out, "\n1..19    - "), "%s", out);
+    cr_expect_not(strstr(out, "\n2  "), "%s", out);
+    cr_assert_eq(info("--preset llama-8b --members 4"), 0, "%s", out);
+    cr_expect(strstr(out, "\n2        - ") && strstr(out, "\n3        - "), "%s", out);
+}
+
+/* What a model does not have is not printed. */
+Test(info, what_models_are_made_of, .timeout = 60) {
+    static const struct {
+        const char *preset, *has, *lacks;
+    } cases[] = {
+        {"bge-base", "12 on 12 key/value heads", "rotary"},
+        {"bge-base", "vocabulary     30522\n", "tied"},
+        {"mamba2-2.7b", "states         in 64 layers: 80 heads in 1 group, 64 x 128", "\nheads"},
+        {"mamba2-2.7b", "n_embd         2560", "n_ff"},
+        {"granite-4-tiny", "states         in 27 layers: 24 heads in 4 groups", NULL},
+        {"granite-4-tiny", "heads          12 on 4 key/value heads", NULL},
+        {"deepseek-v3", "heads          128, keys and values latent: 512 elements", "on 1 key"},
+        {"deepseek-v3", "n_ff           18432\nexperts        256, 8 for a token, n_ff 2048", NULL},
+        {"qwen3-30b-a3b", "experts        128, 8 for a token, n_ff 768", "\nn_ff"},
+        {"gpt-oss-20b", "window         128 tokens; 1 layer in 2 attends to all", "2th"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char args[64];
+        snprintf(args, sizeof args, "--preset %s --members 1", cases[i].preset);
+        cr_assert_eq(info(args), 0, "%s", out);
+        cr_expect(strstr(out, cases[i].has), "%s lacks %s: %s", args, cases[i].has, out);
+        cr_expect(!cases[i].lacks || !strstr(out, cases[i].lacks), "%s has %s: %s", args,
+                  cases[i].lacks, out);
+    }
+}
+
 /* The summary comes first; tensors only if asked for, blk.2 before blk.10. */
 Test(info, summary_first, .timeout = 120) {
     char cmd[1024];

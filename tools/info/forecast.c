@@ -3,7 +3,9 @@
 #include "forecast.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "model/place/memory.h"
 #include "model/place/outline.h"
@@ -158,14 +160,29 @@ static double process_mib(const struct forecast *f) {
     return 60 + 2.0 * f->n_masks * (double)f->n_batch * (double)f->n_ctx / mib;
 }
 
+static bool alike(const struct forecast_member *a, const struct forecast_member *b) {
+    return !memcmp(a, b, sizeof *a); /* three numbers */
+}
+
+/* Members from j on that have the same numbers. Five and more imagined ones in a row are a row,
+ * as in the cuts of a plan; devices have a row each. */
+static int row_of(const struct forecast *f, int j, bool imagined) {
+    int n = 1;
+    while (imagined && j + n < f->n_members && alike(&f->member[j], &f->member[j + n])) n++;
+    return n < 5 ? 1 : n;
+}
+
 static void print_members(const struct forecast *f, const sheaf_backend_dev_t *devices) {
     printf("\nmemory, MiB, with a context of %" PRId64 " and batches of %" PRId64
            " tokens; a process takes some %.0f more\n%-8s %-14s %12s %12s %12s %12s%s\n",
            f->n_ctx, f->n_batch, process_mib(f), "member", "device", "weights", "cache", "compute",
            "sum", devices ? "         free" : "");
-    for (int j = 0; j < f->n_members; j++) {
+    for (int j = 0, n; j < f->n_members; j += n) {
         const struct forecast_member *m = &f->member[j];
-        printf("%-8d %-14s %12.2f %12.2f %12.2f %12.2f", j,
+        char name[32];
+        n = row_of(f, j, !devices);
+        snprintf(name, sizeof name, n > 1 ? "%d..%d" : "%d", j, j + n - 1);
+        printf("%-8s %-14s %12.2f %12.2f %12.2f %12.2f", name,
                devices ? sheaf_model_device_name(devices[j]) : "-", m->weights / mib,
                m->cache / mib, m->compute / mib, forecast_member_bytes(m) / mib);
         if (devices) print_free(devices[j], forecast_member_bytes(m));

@@ -8,22 +8,51 @@
 
 #include "model/random_model.h"
 
+static void print_attention(const struct sheaf__hparams *hp) {
+    if (sheaf__hparams_n_recurrent(hp) == hp->n_layer) return;
+    if (hp->n_lora_kv)
+        printf("heads          %" PRId64 ", keys and values latent: %" PRId64
+               " elements a token and %" PRId64 " rotated\n",
+               hp->n_head, hp->n_lora_kv, hp->n_rot);
+    else
+        printf("heads          %" PRId64 " on %" PRId64 " key/value head%s, size %" PRId64 "\n",
+               hp->n_head, hp->n_head_kv, hp->n_head_kv == 1 ? "" : "s", hp->head_k);
+    if (hp->swa_window && hp->swa_period > 1 && hp->swa_period <= hp->n_layer)
+        printf("window         %" PRId64 " tokens; 1 layer in %" PRId64 " attends to all\n",
+               hp->swa_window, hp->swa_period);
+    else if (hp->swa_window && hp->swa_period > 1)
+        printf("window         %" PRId64 " tokens\n", hp->swa_window);
+    if (!hp->no_rope && !hp->arch->encoder)
+        printf("rotary         %" PRId64 " of %" PRId64 " elements, base %g, scale %g\n", hp->n_rot,
+               hp->head_k, (double)hp->freq_base, (double)hp->freq_scale);
+}
+
+static void print_states(const struct sheaf__hparams *hp) {
+    const int64_t n = sheaf__hparams_n_recurrent(hp);
+    if (!n) return;
+    printf("states         in %" PRId64 " layer%s: %" PRId64 " heads in %" PRId64
+           " group%s, %" PRId64 " x %" PRId64 " elements each\n",
+           n, n == 1 ? "" : "s", hp->n_ssm_head, hp->n_ssm_group, hp->n_ssm_group == 1 ? "" : "s",
+           hp->d_inner / hp->n_ssm_head, hp->d_state);
+}
+
 void model_print(const struct sheaf__weights *m, const char *name) {
     const struct sheaf__hparams *hp = &m->hp;
+    const bool tied = !m->w[SHEAF__W_OUTPUT] && !hp->arch->encoder;
     printf("\nmodel          %s\narchitecture   %s\nweights        %.2f MiB in %" PRId64
            " tensors\n",
            name, hp->arch->name, (double)m->total_bytes / (1024.0 * 1024),
            sheaf_gguf_n_tensors(m->gguf));
-    printf("layers         %" PRId64 "\nn_embd         %" PRId64 "\nn_ff           %" PRId64
-           "\nheads          %" PRId64 " on %" PRId64 " key/value heads, size %" PRId64 "\n",
-           hp->n_layer, hp->n_embd, hp->n_ff, hp->n_head, hp->n_head_kv, hp->head_k);
+    printf("layers         %" PRId64 "\nn_embd         %" PRId64 "\n", hp->n_layer, hp->n_embd);
+    if (hp->arch->ffn && (!hp->n_expert || hp->n_layer_dense))
+        printf("n_ff           %" PRId64 "\n", hp->n_ff);
+    if (hp->n_expert)
+        printf("experts        %" PRId64 ", %" PRId64 " for a token, n_ff %" PRId64 "\n",
+               hp->n_expert, hp->n_expert_used, hp->n_ff_expert);
+    print_attention(hp);
+    print_states(hp);
     printf("vocabulary     %" PRId64 "%s\ncontext        %" PRId64 "\n", hp->n_vocab,
-           m->w[SHEAF__W_OUTPUT] ? "" : " (output tied to the embeddings)", hp->n_ctx_train);
-    if (hp->swa_window)
-        printf("window         %" PRId64 " tokens, full attention in every %" PRId64 "th layer\n",
-               hp->swa_window, hp->swa_period);
-    printf("rotary         %" PRId64 " of %" PRId64 " elements, base %g, scale %g\n", hp->n_rot,
-           hp->head_k, (double)hp->freq_base, (double)hp->freq_scale);
+           tied ? " (output tied to the embeddings)" : "", hp->n_ctx_train);
 }
 
 static int by_name(const void *a, const void *b) {
