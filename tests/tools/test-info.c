@@ -148,6 +148,14 @@ Test(info, members_of_the_shares, .timeout = 60) {
     cr_expect_eq(info("-m " MODEL " --split 3,x"), 2, "%s", out);
 }
 
+/* It looks at one host only, and nothing is missing that mpirun would have. */
+Test(info, check_without_mpirun, .timeout = 60) {
+    cr_assert_eq(info("--check"), 0, "%s", out);
+    cr_expect(strstr(out, "\none process without mpirun: "), "%s", out);
+    cr_expect(strstr(out, "\nfit: 1 rank on 1 host\n"), "%s", out);
+    cr_expect_not(strstr(out, "\nwithout "), "%s", out);
+}
+
 /* Also of the last of many hosts, which had none beyond 64 links. */
 Test(info, links_of_every_host_are_checked) {
     static struct link links[1 << 13];
@@ -206,6 +214,7 @@ Test(info, what_does_not_go_together, .timeout = 60) {
         {"-m " MODEL " --mix Q8_0", "--mix wants --preset"},
         {"--check -m " MODEL " --members 3", "--check looks at the hosts"},
         {"--check -m " MODEL " --split 3,1", "--check looks at the hosts"},
+        {"--check -m " MODEL " --ctx 8192", "--check looks at the hosts"},
         {"--postmortem /nowhere -m " MODEL, "--postmortem reads dumps only"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

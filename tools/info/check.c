@@ -2,6 +2,7 @@
 #include "check.h"
 #include "base/clock.h"
 #include "base/hash.h"
+#include "base/launcher.h"
 #include "base/sort.h"
 
 #include <arpa/inet.h>
@@ -175,9 +176,9 @@ static void compare(const struct facts *all, const char *path) {
         const struct facts *f = &all[r], *zero = &all[0];
         int ranks = 0;
         for (int q = 0; q < sheaf_world_size(); q++) ranks += sheaf_world_host_index(q) == host;
-        printf("host %s: %d ranks, Linux %s, %.0f of %.0f MiB free, /dev/shm %.0f MiB free",
-               sheaf_world_host_name(r), ranks, f->kernel, (double)f->memory_free / mib,
-               (double)f->memory / mib, (double)f->shm_free / mib);
+        printf("host %s: %d rank%s, Linux %s, %.0f of %.0f MiB free, /dev/shm %.0f MiB free",
+               sheaf_world_host_name(r), ranks, ranks == 1 ? "" : "s", f->kernel,
+               (double)f->memory_free / mib, (double)f->memory / mib, (double)f->shm_free / mib);
         for (int i = 0; i < f->n_nets; i++) {
             char text[NET_TEXT];
             net_text(&f->nets[i], text);
@@ -264,6 +265,11 @@ static enum sheaf_status compare_copies(const char *path, const struct facts *al
 static void print_mpi(void) {
     printf("MPI: %s\n", sheaf_world_mpi());
     const char *text;
+    if (sheaf_world_size() == 1 && !sheaf__launcher_mpi_rank()) {
+        puts("one process without mpirun: it looks at this host alone; start it as the job will "
+             "be started");
+        return;
+    }
     for (size_t i = 0; (text = sheaf_world_mpi_lacks(i)); i++) printf("without  %s\n", text);
 }
 
@@ -393,7 +399,8 @@ enum sheaf_status check_job(const char *path) {
         st = sheaf_set_error(SHEAF_STATUS_FAILED, "%d problem%s (above)", n_problems,
                              n_problems == 1 ? "" : "s");
     if (!st && sheaf_world_rank() == 0)
-        printf("fit: %d ranks on %d host%s\n", sheaf_world_size(), sheaf_world_n_hosts(),
+        printf("fit: %d rank%s on %d host%s\n", sheaf_world_size(),
+               sheaf_world_size() == 1 ? "" : "s", sheaf_world_n_hosts(),
                sheaf_world_n_hosts() == 1 ? "" : "s");
     fflush(stdout);
     free(mine);

@@ -134,7 +134,9 @@ static enum sheaf_status check_names(const struct options *o) {
 /* What looks at something else than a model's cut takes no options about that. */
 static enum sheaf_status check_alone(const struct options *o) {
     const bool more = o->preset || o->params.split || o->split_sums || o->params.devices ||
-                      o->n_members || o->tensors || o->links || o->plan || o->plan_options.dot;
+                      o->n_members || o->tensors || o->links || o->plan || o->plan_options.dot ||
+                      o->plan_options.link || o->n_ctx >= 0 || o->past >= 0 ||
+                      !isnan(o->bandwidth) || !isnan(o->gflops);
     if (o->check && (more || o->postmortem))
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "--check looks at the hosts, and at the file of -m: leave out all "
