@@ -43,6 +43,8 @@ static enum sheaf_status gather(struct report *p) {
                : sheaf_world_all_gather(&mine, sizeof mine, p->all, "numbers for the summary");
 }
 
+static const char *s(size_t n) { return n == 1 ? "" : "s"; }
+
 static double per_second(size_t n, double s) { return s > 0 ? (double)n / s : 0; }
 
 /* Of a prompt that was evaluated; an interrupt before its first batch leaves none. */
@@ -126,9 +128,9 @@ static void summary(const struct report *p) {
     fprintf(f, "\nmodel       %s (%s), %.1f MiB of weights\n", p->info.path, p->info.arch,
             (double)p->info.total_bytes / mib);
     fprintf(f, "job         %d rank%s on %d host%s, %d device%s%s\n", sheaf_world_size(),
-            sheaf_world_size() == 1 ? "" : "s", sheaf_world_n_hosts(),
-            sheaf_world_n_hosts() == 1 ? "" : "s", p->info.n_members,
-            p->info.n_members == 1 ? "" : "s", meta ? "" : " without the meta device");
+            s((size_t)sheaf_world_size()), sheaf_world_n_hosts(), s((size_t)sheaf_world_n_hosts()),
+            p->info.n_members, s((size_t)p->info.n_members),
+            meta ? "" : " without the meta device");
     for (int i = 0; i < sheaf_world_size(); i++) {
         fprintf(f, "  rank %-4d %s, ", i, sheaf_world_host_name(i));
         if (has_device(p, i))
@@ -150,15 +152,16 @@ static void summary(const struct report *p) {
         fprintf(f, "; first token %.3f s after the prompt", r->made.first_token_s);
     fputc('\n', f);
     if (o->perplexity) {
-        fprintf(f, "perplexity  %zu tokens, %.1f tokens/s\n", r->ppl_tokens,
+        fprintf(f, "perplexity  %zu token%s, %.1f tokens/s\n", r->ppl_tokens, s(r->ppl_tokens),
                 per_second(r->ppl_tokens, r->ppl_s));
     } else {
-        fprintf(f, "prompt      %zu tokens, %.1f tokens/s%s%s%s\n", r->made.n_prompt,
-                per_second(r->made.n_prompt, prompt_seconds(r)), r->chat ? ", as messages (" : "",
-                r->chat ? r->chat : "", r->chat ? "; --no-chat: raw text)" : "");
+        fprintf(f, "prompt      %zu token%s, %.1f tokens/s%s%s%s\n", r->made.n_prompt,
+                s(r->made.n_prompt), per_second(r->made.n_prompt, prompt_seconds(r)),
+                r->chat ? ", as messages (" : "", r->chat ? r->chat : "",
+                r->chat ? "; --no-chat: raw text)" : "");
         if (o->any_seed) fprintf(f, "sampling    --seed %" PRIu64 "\n", o->sampler.seed);
-        fprintf(f, "generation  %zu tokens, %.1f tokens/s, ended by: %s\n", r->made.n_ids,
-                per_second(r->made.n_evals, r->made.generate_s),
+        fprintf(f, "generation  %zu token%s, %.1f tokens/s, ended by: %s\n", r->made.n_ids,
+                s(r->made.n_ids), per_second(r->made.n_evals, r->made.generate_s),
                 sheaf_model_stop_name(r->made.stop));
     }
     if (meta)
