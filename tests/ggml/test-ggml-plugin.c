@@ -548,6 +548,15 @@ Test(ggml_plugin, a_program_that_loads_no_backend) {
           "in calls ggml_backend_load_all()\n");
     cr_expect(!strstr(out, "MPI_ABORT") && !strstr(out, "failed"), "%s", out);
 }
+Test(ggml_plugin, a_program_that_cannot_be_run) {
+    char cmd[512];
+    snprintf(cmd, sizeof cmd,
+             "mpirun --allow-run-as-root --oversubscribe -np 2 '%s/bin/sheaf-worker' -- /nothere",
+             SHEAF_BUILD_DIR);
+    cr_expect_eq(run_command(cmd, TIMEOUT, out, OUT), 127, "%s", out);
+    shows("sheaf-worker: cannot run /nothere: No such file or directory\n");
+    cr_expect(!strstr(out, "without loading a backend"), "%s", out);
+}
 /* A server would compute without SHEAF for days: its alarm, after 20 s, comes a second before the backend here. */
 Test(ggml_plugin, a_program_that_has_loaded_no_backend_yet) {
     static const char text[] = "has loaded no backend in 20 s and computes without SHEAF until it "

@@ -205,10 +205,11 @@ static int run_program(char **argv) {
     const int status = await_program(argv[0], &open);
     sigprocmask(SIG_SETMASK, &open, NULL);
     if (gg_claim_owner(claim)) return status;
-    fprintf(stderr,
-            "sheaf-worker: %s ended (status %d) without loading a backend; one that has "
-            "them built in calls ggml_backend_load_all()\n",
-            argv[0], status);
+    if (status != EXIT_NO_PROGRAM) /* of it is said already what cannot be run */
+        fprintf(stderr,
+                "sheaf-worker: %s ended (status %d) without loading a backend; one that has "
+                "them built in calls ggml_backend_load_all()\n",
+                argv[0], status);
     return join_in_its_place(status);
 }
 
