@@ -566,6 +566,30 @@ static enum sheaf_status add_metadata(struct generator *g) {
     return status;
 }
 
+/* What the keys of experts would not say: they are written for a mixture only. */
+static enum sheaf_status check_experts(const struct sheaf__random_model_params *p) {
+    const struct sheaf__arch *arch;
+    const enum sheaf_status status = sheaf__arch_find(p->arch, "random model", &arch);
+    if (status) return status;
+    if (p->n_expert && !arch->mixture)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "architecture %s has no experts: leave out experts", p->arch);
+    if (!p->n_expert && arch->mixture && !arch->dense)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "architecture %s has experts in every layer: give experts and "
+                               "experts-used",
+                               p->arch);
+    if (p->n_expert && (p->n_expert_used < 1 || p->n_expert_used > p->n_expert))
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "experts-used is %" PRId64 "; allowed are 1..%" PRId64
+                               ", the number of experts",
+                               p->n_expert_used, p->n_expert);
+    if (!p->n_expert && (p->n_expert_used || p->n_ff_shared))
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "experts-used and shared-ff want a number of experts");
+    return SHEAF_STATUS_SUCCESS;
+}
+
 static enum sheaf_status check(const struct sheaf__random_model_params *p) {
     const struct {
         const char *name;
@@ -594,8 +618,9 @@ static enum sheaf_status check(const struct sheaf__random_model_params *p) {
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "heads must be a multiple of kv-heads, and head-dim even");
     if (!sheaf_type_is_known(p->type) || p->type == SHEAF_TYPE_I32 || p->type == SHEAF_TYPE_I64)
-        return sheaf_set_error(SHEAF_STATUS_INVALID, "weights cannot be of that type");
-    return SHEAF_STATUS_SUCCESS;
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "weights cannot be of type %s",
+                               sheaf_type_name(p->type));
+    return check_experts(p);
 }
 
 /* Metadata, vocabulary and the list of tensors. */

@@ -87,6 +87,11 @@ Test(options, values_that_are_wrong_everywhere, .timeout = 120) {
         {"sheaf-make-model -o /tmp/unwritten --arch nothing",
          "architecture 'nothing' is not supported"},
         {"sheaf-make-model -o /tmp/unwritten --heads 3 --kv-heads 2", "multiple of kv-heads"},
+        {"sheaf-make-model -o /tmp/unwritten --arch qwen2 --experts 4 --experts-used 2",
+         "architecture qwen2 has no experts"},
+        {"sheaf-make-model -o /tmp/unwritten --arch gpt-oss", "has experts in every layer"},
+        {"sheaf-make-model -o /tmp/unwritten --experts 4", "experts-used is 0; allowed are 1..4"},
+        {"sheaf-make-model -o /tmp/unwritten --experts-used 2", "want a number of experts"},
         {"sheaf-make-model -o /tmp/unwritten --mix nothing", "there is no type or mix 'nothing'"},
         {"sheaf-backend-ops test -o nothing", "no op is named 'nothing'"},
     };
@@ -96,6 +101,7 @@ Test(options, values_that_are_wrong_everywhere, .timeout = 120) {
          "2 numbers, but there is 1 member"},
         {"sheaf-run -m " KJV " -p y --devices CPU77", "there is no device 'CPU77'"},
         {"sheaf-make-model -o /nowhere/x", "cannot create /nowhere/x"},
+        {"sheaf-make-model -o /tmp", "/tmp is a folder"},
         {"sheaf-backend-ops test -b nothing", "no device is named 'nothing'"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) fails(wrong[i][0], wrong[i][1]);

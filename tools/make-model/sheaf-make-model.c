@@ -85,11 +85,14 @@ int main(int argc, char **argv) {
     struct make_options o;
     if (parse(argc, argv, &o)) return tool_refuse(&tool);
     if (o.help || o.version) return tool_answer(&tool, o.help);
-    tool_catch_signals(false);
-    o.p.stopped = tool_interrupted;
-    const enum sheaf_status status = sheaf__random_model_write(&o.p, o.path);
+    struct sheaf_gguf *described = NULL;
+    enum sheaf_status status = sheaf__random_model_describe(&o.p, &described);
+    sheaf_gguf_free(described);
     if (status == SHEAF_STATUS_INVALID || status == SHEAF_STATUS_UNSUPPORTED)
         return tool_refuse(&tool); /* shapes, types and architectures: nothing of this machine */
+    tool_catch_signals(false);
+    o.p.stopped = tool_interrupted;
+    if (!status) status = sheaf__random_model_write(&o.p, o.path);
     if (status) fprintf(stderr, "sheaf-make-model: %s\n", sheaf_last_error());
     return output_end(status == SHEAF_STATUS_ABORTED ? TOOL_INTERRUPTED : status ? TOOL_FAILED : 0);
 }
