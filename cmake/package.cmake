@@ -1,5 +1,5 @@
-# `cpack -G DEB` makes five packages, `cpack -G TGZ` a tarball; scripts/package configures a build for them and checks
-# what it made. Each component of `install` is a package: lib, dev, tools, ggml, cuda.
+# `cpack -G DEB` makes four packages, five with CUDA, `cpack -G TGZ` a tarball; scripts/package configures a build for
+# them and checks what it made. Each component of `install` is a package: lib, dev, tools, ggml, cuda.
 set(doc share/doc)
 set(PACKAGES lib:libsheaf0 dev:libsheaf-dev tools:sheaf-tools ggml:ggml-backend-sheaf cuda:sheaf-cuda)
 set(CPACK_COMPONENTS_ALL lib dev tools ggml)
