@@ -2,10 +2,12 @@
  * as the straggler. */
 #include <criterion/criterion.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "mpirun.h"
 
+#include "common/json.c"
 #include "common/progress.c"
 #include "common/straggler.c"
 
@@ -176,6 +178,30 @@ Test(options, errors_are_told_once_a_job, .timeout = 120) {
         snprintf(head, sizeof head, "%.*s: ", (int)strcspn(args[i], " "), args[i]);
         const char *p = strstr(out, head);
         cr_expect(p && !strstr(p + 1, head), "%s: %s", args[i], out);
+    }
+}
+
+/* Every reader of JSON takes UTF-8 alone: what is none, of byte tokens, must not be written. */
+Test(options, json_is_utf8) {
+    static const char *const cases[][2] = {
+        {"a\"b\\\n", "\"a\\\"b\\\\\\u000a\""},
+        {"\xc3\xbc \xe2\x82\xac \xf0\x9f\x98\x80 \xed\x9f\xbf \xf4\x8f\xbf\xbf",
+         "\"\xc3\xbc \xe2\x82\xac \xf0\x9f\x98\x80 \xed\x9f\xbf \xf4\x8f\xbf\xbf\""},
+        {"\xc3(", "\"\\ufffd(\""},
+        {"\xe2\x82", "\"\\ufffd\""},
+        {"\xc0\x80", "\"\\ufffd\\ufffd\""},                       /* spelled too long */
+        {"\xe0\x80\x80", "\"\\ufffd\\ufffd\\ufffd\""},            /* the same */
+        {"\xed\xa0\x80", "\"\\ufffd\\ufffd\\ufffd\""},            /* a surrogate */
+        {"\xf4\x90\x80\x80", "\"\\ufffd\\ufffd\\ufffd\\ufffd\""}, /* behind U+10FFFF */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *text = NULL;
+        size_t len = 0;
+        FILE *f = open_memstream(&text, &len);
+        json_string(f, cases[i][0], strlen(cases[i][0]));
+        fclose(f);
+        cr_expect_str_eq(text, cases[i][1], "%zu: %s", i, text);
+        free(text);
     }
 }
 

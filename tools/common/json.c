@@ -11,8 +11,14 @@ void json_string(FILE *f, const char *text, size_t n) {
                      : c >= 0xe0 && c < 0xf0 ? 3
                      : c >= 0xf0 && c < 0xf5 ? 4
                                              : 0;
+        /* of the second byte: none is spelled longer than it must be, no surrogate, none behind
+         * U+10FFFF */
+        const unsigned char least = c == 0xe0 ? 0xa0 : c == 0xf0 ? 0x90 : 0x80;
+        const unsigned char most = c == 0xed ? 0x9f : c == 0xf4 ? 0x8f : 0xbf;
         size_t k = 1;
-        while (len && k < len && i + k < n && (p[i + k] & 0xc0) == 0x80) k++;
+        while (len && k < len && i + k < n && p[i + k] >= (k == 1 ? least : 0x80) &&
+               p[i + k] <= (k == 1 ? most : 0xbf))
+            k++;
         if (len == 1) {
             if (c == '"' || c == '\\')
                 fprintf(f, "\\%c", c);
