@@ -520,6 +520,8 @@ Test(model, split_files) {
     cr_assert_eq(rename(base, part), 0);
     cr_assert_eq(unlink(in_dir("m-00003-of-00003.gguf")), 0);
     refused(part, SHEAF_STATUS_IO, "m-00003-of-00003.gguf");
+    edit_model(in_dir("m-00002-of-00003.gguf"), base, (struct edit){.part = 0, .n_parts = 5000});
+    refused(base, SHEAF_STATUS_INVALID, "split.count is 5000; allowed are 0..4096");
 }
 
 Test(model, fingerprints_tell_models_apart) {

@@ -68,11 +68,15 @@ static enum sheaf_status open_files(const char *path, struct sheaf__weights *mod
     if (!status) status = optional_int(first, "split.no", &no);
     if (!status) status = optional_int(first, "split.tensors.count", &n_tensors);
     if (n == 0) n = 1;
-    if (!status && (n < 1 || n > MAX_FILES || no != 0))
+    if (!status && (n < 1 || n > MAX_FILES))
         status = sheaf_set_error(SHEAF_STATUS_INVALID,
-                                 "%s is split file %" PRId64 " of %" PRId64
-                                 ": give the first one (number 00001)",
-                                 path, no + 1, n);
+                                 "%s: split.count is %" PRId64 "; allowed are 0..%d", path, n,
+                                 MAX_FILES);
+    if (!status && no != 0)
+        status = sheaf_set_error(SHEAF_STATUS_INVALID,
+                                 "%s is not the first of %" PRId64 " split files (its split.no is "
+                                 "%" PRId64 "): give the first one (number 00001)",
+                                 path, n, no);
     if (!status) {
         model->files = calloc((size_t)n, sizeof(*model->files));
         if (!model->files) status = no_memory(path);
@@ -92,8 +96,8 @@ static enum sheaf_status open_files(const char *path, struct sheaf__weights *mod
         model->n_files = i + 1;
         status = sheaf_gguf_get_i64(model->files[i], "split.no", &number);
         if (!status && number != i)
-            status = sheaf_set_error(SHEAF_STATUS_INVALID, "%s says that it is split file %" PRId64,
-                                     sheaf_gguf_path(model->files[i]), number + 1);
+            status = sheaf_set_error(SHEAF_STATUS_INVALID, "%s: split.no is %" PRId64 ", not %d",
+                                     sheaf_gguf_path(model->files[i]), number, i);
         if (status) return status;
     }
     for (int i = 0; i < model->n_files; i++) sum += sheaf_gguf_n_tensors(model->files[i]);
