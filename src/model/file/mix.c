@@ -140,11 +140,10 @@ enum sheaf_type sheaf__mix_type(const struct sheaf__mix *mix, const struct sheaf
     const enum sheaf__weight weight = sheaf__weight_find(name, 0, &layer);
     /* the last matrices of experts are chosen as that of a dense layer is */
     const enum sheaf__weight like = weight == SHEAF__W_DOWN_EXPERTS ? SHEAF__W_DOWN : weight;
-    enum sheaf_type type = mix->base;
-    if (weight == SHEAF__W_OUTPUT || (weight == SHEAF__W_TOKEN_EMBD && model->tied))
-        type = mix->output;
+    const bool is_output =
+        weight == SHEAF__W_OUTPUT || (weight == SHEAF__W_TOKEN_EMBD && model->tied);
+    enum sheaf_type type = is_output ? mix->output : mix->base;
     if (weight != SHEAF__W_COUNT && sheaf__weight_infos[weight].exact) return T(F32);
-    const bool is_output = weight == SHEAF__W_TOKEN_EMBD && model->tied;
     for (int i = 0; i < MAX_EXCEPTIONS && !is_output; i++) {
         const struct exception *e = &mix->exceptions[i];
         if (e->where == NOWHERE) break;
