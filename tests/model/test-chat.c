@@ -74,6 +74,24 @@ Test(chat, long_default) {
     cr_expect_str_eq(chat.default_system, "");
 }
 
+/* Behind the vocabulary's others. */
+static void add_token(struct sheaf_gguf *g, const char *text) {
+    const int64_t tokens = sheaf_gguf_find_key(g, "tokenizer.ggml.tokens");
+    const int64_t types = sheaf_gguf_find_key(g, "tokenizer.ggml.token_type");
+    const size_t n = sheaf_gguf_arr_n(g, tokens);
+    const char **list = calloc(n + 1, sizeof *list);
+    int32_t *kinds = calloc(n + 1, sizeof *kinds);
+    cr_assert(list && kinds);
+    for (size_t i = 0; i < n; i++) list[i] = sheaf_gguf_arr_str(g, tokens, i, NULL);
+    memcpy(kinds, sheaf_gguf_arr_data(g, types), n * sizeof *kinds);
+    list[n] = text;
+    kinds[n] = SHEAF__TOKEN_CONTROL;
+    ok(sheaf_gguf_set_arr_str(g, "tokenizer.ggml.tokens", list, n + 1));
+    ok(sheaf_gguf_set_arr(g, "tokenizer.ggml.token_type", SHEAF_GGUF_TYPE_INT32, kinds, n + 1));
+    free(list);
+    free(kinds);
+}
+
 Test(chat, models) {
     struct sheaf_chat chat;
     struct sheaf_gguf *g = bpe_gguf("qwen2");
@@ -88,6 +106,14 @@ Test(chat, models) {
     cr_expect_eq(sheaf_chat_from_gguf(g, t, &chat), SHEAF_STATUS_UNSUPPORTED);
     ok(sheaf_gguf_set_u32(g, "tokenizer.chat_template", 1));
     cr_expect_eq(sheaf_chat_from_gguf(g, t, &chat), SHEAF_STATUS_INVALID);
+    sheaf_tokenizer_free(t);
+    sheaf_gguf_free(g);
+
+    g = bpe_gguf("qwen2");
+    add_token(g, "<|im_sep|>");
+    ok(sheaf_tokenizer_new(g, &t));
+    ok(sheaf_chat_from_gguf(g, t, &chat));
+    cr_expect_eq(chat.format, SHEAF_CHAT_PHI4, "ChatML has no token between role and text");
     sheaf_tokenizer_free(t);
     sheaf_gguf_free(g);
 

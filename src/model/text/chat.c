@@ -7,7 +7,7 @@
 struct format {
     const char *name;
     const char *markers[2]; /* all must occur; unused ones are "" */
-    const char *others[2]; /* markers of templates of other formats: none may occur; NULL: unused */
+    const char *others[2];  /* markers of other formats: none may occur; NULL: unused */
     const char *open, *opened, *close;
     const char *assistant; /* what the format calls that role */
     bool trim;             /* contents without white space around them */
@@ -128,6 +128,15 @@ static void find_bos(const char *text, const struct sheaf_tokenizer *tok, struct
     if (strstr(text, "bos_token")) memcpy(chat->bos, bos, len + 1);
 }
 
+/* Has the vocabulary all markers of a format, and none of others? */
+static bool has_tokens(const struct format *f, const struct sheaf_tokenizer *tok) {
+    for (int i = 0; i < 2; i++) {
+        if (*f->markers[i] && sheaf_tokenizer_find(tok, f->markers[i]) < 0) return false;
+        if (f->others[i] && sheaf_tokenizer_find(tok, f->others[i]) >= 0) return false;
+    }
+    return true;
+}
+
 enum sheaf_status sheaf_chat_from_gguf(const struct sheaf_gguf *gguf,
                                        const struct sheaf_tokenizer *tok, struct sheaf_chat *out) {
     if (sheaf_gguf_find_key(gguf, "tokenizer.chat_template") >= 0) {
@@ -139,18 +148,13 @@ enum sheaf_status sheaf_chat_from_gguf(const struct sheaf_gguf *gguf,
     }
     *out = (struct sheaf_chat){0};
     for (int f = 0; f < SHEAF_CHAT_COUNT; f++) {
-        bool all = true;
-        for (int m = 0; m < 2; m++) {
-            const char *marker = formats[f].markers[m];
-            all = all && (!*marker || sheaf_tokenizer_find(tok, marker) >= 0);
-        }
-        if (!all) continue;
+        if (!has_tokens(&formats[f], tok)) continue;
         out->format = (enum sheaf_chat_format)f;
         return SHEAF_STATUS_SUCCESS;
     }
     return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
-                           "chat: %s has no chat template and no tokens of ChatML, Llama 3 or "
-                           "Gemma; it is probably not trained for chat, run without --chat",
+                           "chat: %s has no chat template and no tokens of ChatML, Llama 3, Gemma "
+                           "or Phi-4; it is probably not trained for chat, run without --chat",
                            sheaf_gguf_path(gguf));
 }
 
