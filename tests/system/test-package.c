@@ -107,6 +107,8 @@ Test(uninstall, leaves_nothing, .init = make_folder, .fini = remove_folder, .tim
     cr_assert_eq(
         in_folder("cmake --install $B --prefix $D/prefix > log 2>&1 || { cat log; exit 1; }\n"
                   "mkdir b; cp $B/install_manifest.txt b\n"
+                  "! $S/scripts/uninstall b --dryrun > log 2>&1\n"
+                  "$S/scripts/uninstall --dry-run b | grep -q ' .*/prefix/bin/sheaf-run$'\n"
                   "test -x prefix/bin/sheaf-run\n"
                   "$S/scripts/uninstall b\n"
                   "find prefix -not -type d; find prefix -name '*sheaf*'",
