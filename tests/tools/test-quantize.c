@@ -1,6 +1,7 @@
 /* sheaf-quantize as its users start it: what it writes loads, says the right types, and has nearly
  * the perplexity of what it was made from. */
 #include <criterion/criterion.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -112,6 +113,40 @@ Test(quantize, dry_run_and_bad_input) {
         cr_expect_not_null(strstr(out, cases[i].text), "%s: %s", cases[i].args, out);
     }
     cr_assert_neq(access("/tmp/never.gguf", F_OK), 0);
+}
+
+/* What no model computes with is refused before a file is written; llama-quantize does so, too. */
+Test(quantize, values_that_are_not_finite) {
+    static const struct {
+        float value;
+        const char *type, *text;
+    } cases[] = {
+        {NAN, "Q8_0", "tensor 't' has an infinity or NaN in row 2"},
+        {NAN, "F16", "tensor 't' has an infinity or NaN in row 2"},
+        {-INFINITY, "Q4_K_M", "tensor 't' has an infinity or NaN in row 2"},
+        {-1e6f, "F16", "has a value of magnitude 1e+06 in row 2, which f16 cannot hold"},
+        {-1e6f, "BF16", NULL},
+        {-1e6f, "Q8_0", NULL}, /* its scale is a half, of 1e6 / 127 */
+        {1e8f, "Q8_0", "which q8_0 cannot hold"},
+        {65504, "F16", NULL},
+    };
+    static float data[4 * 256];
+    const int64_t ne[] = {256, 4};
+    char in[128], result[128], args[300];
+    snprintf(in, sizeof in, "%s/values.gguf", dir);
+    snprintf(result, sizeof result, "%s/result.gguf", dir);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct sheaf_gguf *g = sheaf_gguf_new();
+        data[2 * 256 + 7] = cases[i].value;
+        cr_assert_eq(sheaf_gguf_add_tensor(g, "t", SHEAF_TYPE_F32, 2, ne, data), 0);
+        cr_assert_eq(sheaf_gguf_write(g, in), 0, "%s", sheaf_last_error());
+        sheaf_gguf_free(g);
+        unlink(result);
+        snprintf(args, sizeof args, "--threads 2 %s %s %s", in, result, cases[i].type);
+        cr_expect_eq(tool("sheaf-quantize", args), cases[i].text ? 1 : 0, "%zu: %s", i, out);
+        cr_expect(!cases[i].text || strstr(out, cases[i].text), "%zu: %s", i, out);
+        cr_expect_eq(access(result, F_OK) == 0, !cases[i].text, "%zu", i);
+    }
 }
 
 Test(quantize, parts_are_to_be_joined) {

@@ -4,6 +4,7 @@
  * metadata except the file type. Exit codes: 0 done, 1 failed, 2 bad command line, 130
  * interrupted. */
 #include <inttypes.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +22,7 @@
 #include "model/file/mix.h"
 
 enum { MAX_THREADS = 256 };
+static const float MOST_HALF = 65504; /* of F16, which scales of blocks are, too */
 
 struct quantizer {
     const char *in_path, *out_path;
@@ -90,21 +92,65 @@ struct part {
     enum sheaf_type to;
     int64_t first, end;
     enum sheaf_status status;
+    int64_t bad_row; /* of INVALID: an element of it is not finite, ... */
+    float bad;       /* or this large, and not finite in the new type */
 };
+
+/* The largest magnitude; INFINITY if an element is infinite or no number. Without a sign, the bits
+ * of floats are in the order of their values, those of NaN behind infinity. */
+static float largest(const float *row, int64_t n) {
+    uint32_t most = 0;
+    float value;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &row[i], sizeof bits);
+        bits &= 0x7fffffff;
+        if (bits > most) most = bits;
+    }
+    memcpy(&value, &most, sizeof value);
+    return isfinite(value) ? value : INFINITY;
+}
+
+/* A row by way of floats; row [n]. One NaN or infinity makes every logit NaN: the file would be of
+ * no use, and nothing would say so before it is run. */
+static enum sheaf_status convert_row(struct part *p, int64_t r, float *row) {
+    const int64_t n = p->tensor->ne[0];
+    const char *from = p->q->data + (size_t)r * sheaf_row_size(p->tensor->type, n);
+    char *to = p->q->result + (size_t)r * sheaf_row_size(p->to, n);
+    enum sheaf_status status = sheaf_to_float(p->tensor->type, from, row, n);
+    if (status) return status;
+    p->bad_row = r;
+    p->bad = largest(row, n);
+    if (p->bad >= INFINITY) return SHEAF_STATUS_INVALID;
+    status = sheaf_from_float(p->to, row, to, n);
+    if (status || p->bad <= MOST_HALF) return status;
+    status = sheaf_to_float(p->to, to, row, n);
+    return !status && largest(row, n) >= INFINITY ? SHEAF_STATUS_INVALID : status;
+}
 
 static void *convert(void *arg) {
     struct part *p = arg;
-    const int64_t n = p->tensor->ne[0];
-    const size_t from_size = sheaf_row_size(p->tensor->type, n), to_size = sheaf_row_size(p->to, n);
-    float *row = malloc((size_t)n * sizeof *row);
+    float *row = malloc((size_t)p->tensor->ne[0] * sizeof *row);
     p->status = row ? SHEAF_STATUS_SUCCESS : SHEAF_STATUS_ALLOC_FAILED;
-    for (int64_t r = p->first; r < p->end && !p->status && !tool_interrupted(); r++) {
-        p->status = sheaf_to_float(p->tensor->type, p->q->data + (size_t)r * from_size, row, n);
-        if (!p->status)
-            p->status = sheaf_from_float(p->to, row, p->q->result + (size_t)r * to_size, n);
-    }
+    for (int64_t r = p->first; r < p->end && !p->status && !tool_interrupted(); r++)
+        p->status = convert_row(p, r, row);
     free(row);
     return NULL;
+}
+
+static enum sheaf_status explain(const struct part *p) {
+    const char *name = p->tensor->name;
+    if (p->status != SHEAF_STATUS_INVALID)
+        return sheaf_set_error(p->status, "cannot convert tensor '%s'", name);
+    if (p->bad >= INFINITY)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "tensor '%s' has an infinity or NaN in row %" PRId64
+                               ": no model computes with it; get the file anew",
+                               name, p->bad_row);
+    return sheaf_set_error(SHEAF_STATUS_INVALID,
+                           "tensor '%s' has a value of magnitude %g in row %" PRId64
+                           ", which %s cannot hold: take another type (BF16, F32)",
+                           name, (double)p->bad, p->bad_row, sheaf_type_name(p->to));
 }
 
 static enum sheaf_status convert_all(const struct quantizer *q, const struct sheaf_gguf_tensor *t,
@@ -115,15 +161,15 @@ static enum sheaf_status convert_all(const struct quantizer *q, const struct she
     const int64_t rows = t->ne[1] * t->ne[2] * t->ne[3];
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
     for (int k = 0; k < q->threads; k++) {
-        parts[k] = (struct part){q, t, to, rows * k / q->threads, rows * (k + 1) / q->threads, 0};
+        parts[k] =
+            (struct part){q, t, to, rows * k / q->threads, rows * (k + 1) / q->threads, 0, 0, 0};
         started[k] = k > 0 && sheaf__thread_start(&threads[k], convert, &parts[k]) == 0;
     }
     for (int k = 0; k < q->threads; k++) /* parts without a thread are done here */
         if (!started[k]) convert(&parts[k]);
     for (int k = 0; k < q->threads; k++) {
         if (started[k]) pthread_join(threads[k], NULL);
-        if (!status && parts[k].status)
-            status = sheaf_set_error(parts[k].status, "cannot convert tensor '%s'", t->name);
+        if (!status && parts[k].status) status = explain(&parts[k]);
     }
     return status;
 }
