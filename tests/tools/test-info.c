@@ -94,6 +94,13 @@ Test(info, rows_of_many_members, .timeout = 60) {
     cr_expect(strstr(out, "\n2        - ") && strstr(out, "\n3        - "), "%s", out);
 }
 
+/* Text stands before the message that ends a tool. */
+Test(info, a_message_behind_the_text, .timeout = 60) {
+    cr_assert_eq(info("-m " MODEL " --members 2 --plan --plan-dot /dev/full"), 1, "%s", out);
+    const char *message = strstr(out, "\nsheaf-info: --plan-dot: cannot write /dev/full");
+    cr_expect(message && !strchr(message + 1, '\n')[1], "%s", out);
+}
+
 /* What a model does not have is not printed. */
 Test(info, what_models_are_made_of, .timeout = 60) {
     static const struct {

@@ -43,6 +43,7 @@ void tool_complain(const struct tool *tool) {
     snprintf(text, sizeof text, "%s", sheaf_last_error());
     /* first: peers that wait for this rank must not wait for their deadline */
     sheaf_world_abort(text);
+    fflush(stdout); /* the message stands behind what was printed before it */
     if (sheaf_world_reports_error()) say(tool, text);
 }
 

@@ -206,8 +206,7 @@ enum sheaf_status run_generate(const struct run_options *o, struct sheaf_model *
         add_result(r, &made);
         explain_empty(&a, &made);
     } else if (is_root() && r->n_prompt && !o->json) {
-        fputc('\n', stdout); /* the message begins a line */
-        fflush(stdout);
+        fputc('\n', stdout);
     }
     if (a.logits_file) fclose(a.logits_file);
     free(a.row);
