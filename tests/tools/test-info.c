@@ -99,6 +99,8 @@ Test(info, a_message_behind_the_text, .timeout = 60) {
     cr_assert_eq(info("-m " MODEL " --members 2 --plan --plan-dot /dev/full"), 1, "%s", out);
     const char *message = strstr(out, "\nsheaf-info: --plan-dot: cannot write /dev/full");
     cr_expect(message && !strchr(message + 1, '\n')[1], "%s", out);
+    cr_assert_eq(info("--preset bge-base --members 1,2"), 0, "%s", out);
+    cr_expect(strstr(out, " KiB/batch "), "an encoder has no single tokens: %s", out);
 }
 
 /* What a model does not have is not printed. */

@@ -216,10 +216,11 @@ void forecast_print(const struct forecast *f, const sheaf_backend_dev_t *devices
     if (costs) print_costs(costs, f->n_members);
 }
 
-void forecast_print_head(const struct plan_costs *costs) {
+void forecast_print_head(const struct plan_costs *costs, bool encoder) {
     print_costs(costs, 2);
     printf("\n%8s %14s %14s %14s %12s %12s %14s %14s\n", "members", "largest, GiB", "weights, GiB",
-           "cache, GiB", "sums/token", "KiB/token", "prompt t/s", "generation t/s");
+           "cache, GiB", encoder ? "sums/batch" : "sums/token", encoder ? "KiB/batch" : "KiB/token",
+           "prompt t/s", "generation t/s");
 }
 
 void forecast_print_row(const struct forecast *f) {

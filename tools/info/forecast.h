@@ -46,8 +46,8 @@ void forecast_print(const struct forecast *f, const sheaf_backend_dev_t *devices
                     const struct plan_costs *costs);
 /* The same as members of a JSON object. */
 void forecast_json(const struct forecast *f, FILE *out);
-/* A row for each number of members. */
-void forecast_print_head(const struct plan_costs *costs);
+/* A row for each number of members; of an encoder, sums and bytes are those of a whole batch. */
+void forecast_print_head(const struct plan_costs *costs, bool encoder);
 void forecast_print_row(const struct forecast *f);
 
 #endif

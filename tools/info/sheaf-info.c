@@ -52,7 +52,7 @@ static void json_head(const struct sheaf__weights *m, const char *name,
 static enum sheaf_status many(const struct options *o, const struct sheaf__weights *model,
                               struct plan_costs *costs) {
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
-    if (!o->json) forecast_print_head(costs);
+    if (!o->json) forecast_print_head(costs, model->hp.arch->encoder);
     for (int i = 0; !status && i < o->n_members; i++) {
         const int n = (int)o->members[i];
         struct sheaf__policy *policy = NULL;
