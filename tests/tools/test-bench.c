@@ -231,6 +231,7 @@ Test(bench, bad_input_is_named) {
         {"-m " MODEL " --bandwidth 0", "--bandwidth wants a number", 2},
         {"-m " MODEL " --kv-type q4_0", "--kv-type is", 2},
         {"-m " MODEL " --single --split even", "--single has no members", 2},
+        {"-m " MODEL " -npl 1,3 -b 2", "-npl 3: a token of each sequence is a batch", 2},
         {"-m " MODEL " --frobnicate", "unknown option '--frobnicate'", 2},
         {"-m " MODEL " -n", "a value is missing after -n", 2},
         {"-m /nowhere.gguf", "/nowhere.gguf", 1},

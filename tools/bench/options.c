@@ -94,6 +94,12 @@ static enum sheaf_status check(const struct bench_options *o) {
     for (int i = 0; i < o->n_gens; i++) any = any || o->n_gen[i];
     if (!any)
         return sheaf_set_error(SHEAF_STATUS_INVALID, "nothing to measure: -p and -n are both 0");
+    for (int i = 0; i < o->n_sequences; i++)
+        if (o->sequences[i] > o->n_batch)
+            return sheaf_set_error(SHEAF_STATUS_INVALID,
+                                   "-npl %lld: a token of each sequence is a batch: give a --batch "
+                                   "of as many, not %lld",
+                                   (long long)o->sequences[i], (long long)o->n_batch);
     if (o->single && (o->devices || o->split || o->split_sums || o->overlap))
         return sheaf_set_error(SHEAF_STATUS_INVALID, "--single has no members: leave out --split, "
                                                      "--split-sums, --devices, --overlap");
