@@ -224,7 +224,8 @@ Test(sequences, wrong_batches_are_refused) {
     refuses(model, (struct sheaf_model_batch){.n_tokens = 2, .token = ids, .seq = seq},
             "sequence 64 is not one of 0..63");
     refuses(model, (struct sheaf_model_batch){.n_tokens = 2, .token = bad}, "vocabulary");
-    refuses(model, (struct sheaf_model_batch){.n_tokens = 33, .token = ids}, "batch 32");
+    refuses(model, (struct sheaf_model_batch){.n_tokens = 33, .token = ids},
+            "a batch of 33 tokens; 1 to 32 are possible");
     cr_assert_eq(sheaf_model_cache_end(model, 0), 2);
     cr_assert_eq(sheaf_model_cache_remove(model, 64, 0, -1), SHEAF_STATUS_INVALID);
     cr_assert_eq(sheaf_model_cache_copy(model, 0, 1, 2, 1), SHEAF_STATUS_INVALID);

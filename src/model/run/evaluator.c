@@ -339,11 +339,16 @@ static enum sheaf_status check(const struct sheaf__evaluator *ctx,
     const int64_t n = batch->n_tokens, n_used = ctx->cells.n_used;
     const enum sheaf_status decoder = sheaf__evaluator_check_decoder(ctx);
     if (decoder) return decoder;
-    if (n < 1 || n > ctx->n_batch || n > ctx->n_ctx - n_used)
+    if (n < 1 || n > ctx->n_batch)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "a batch of %" PRId64 " tokens; 1 to %" PRId64
+                               " are possible, the --batch of this model",
+                               n, ctx->n_batch);
+    if (n > ctx->n_ctx - n_used)
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "%" PRId64 " tokens after %" PRId64 " do not fit the context of "
-                               "%" PRId64 " (batch %" PRId64 "): give a larger --ctx",
-                               n, n_used, ctx->n_ctx, ctx->n_batch);
+                               "%" PRId64 ": give a larger --ctx",
+                               n, n_used, ctx->n_ctx);
     for (int64_t i = 0; i < n; i++) {
         const int32_t seq = batch->seq ? batch->seq[i] : 0;
         const enum sheaf_status status = check_token(ctx, batch->token[i]);
