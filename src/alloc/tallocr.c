@@ -22,11 +22,11 @@ enum sheaf_status sheaf_tallocr_alloc(struct sheaf_tallocr *talloc, struct sheaf
     const size_t size = sheaf__align_up(sheaf_backend_buffer_get_alloc_size(talloc->buffer, tensor),
                                         talloc->alignment);
     const size_t total = sheaf_backend_buffer_get_size(talloc->buffer);
-    if (talloc->offset > total || size > total - talloc->offset) {
+    const size_t left = talloc->offset < total ? total - talloc->offset : 0; /* it may be tiny */
+    if (size > left)
         return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED,
                                "'%s' needs %zu bytes, the buffer has %zu left", tensor->name, size,
-                               total - talloc->offset);
-    }
+                               left);
     enum sheaf_status st =
         sheaf_backend_tensor_alloc(talloc->buffer, tensor, (char *)talloc->base + talloc->offset);
     if (!st) talloc->offset += size;

@@ -264,6 +264,9 @@ Test(core_alloc, a_context_in_one_buffer) {
     sheaf_tallocr_init(&talloc, buffer);
     cr_assert_eq(sheaf_tallocr_alloc(&talloc, a), SHEAF_STATUS_ALLOC_FAILED, "512 of 500 bytes");
     cr_assert(strstr(sheaf_last_error(), "512"), "%s", sheaf_last_error());
+    talloc.offset = 501; /* as where the buffer is smaller than what its base lacks of alignment */
+    cr_assert_eq(sheaf_tallocr_alloc(&talloc, a), SHEAF_STATUS_ALLOC_FAILED);
+    cr_assert(strstr(sheaf_last_error(), "has 0 left"), "%s", sheaf_last_error());
     sheaf_backend_buffer_free(buffer);
     sheaf_free(ctx);
     cr_assert_eq(n_live, 0);
