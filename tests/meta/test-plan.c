@@ -343,7 +343,7 @@ Test(plan_info, explains_only_what_is_computed) {
     } cases[] = {
         {"atn_out-1", "--explain: the graph has no tensor 'atn_out-1'; did you mean 'attn_out-1'"},
         {"99999", "--explain: the graph has no tensor '99999'"},
-        {"blk.1.attn_q.weight", "'blk.1.attn_q.weight' is not computed; --split gives its state. "
+        {"blk.1.attn_q.weight", "'blk.1.attn_q.weight' is not computed; --tensors prints its cut. "
                                 "Ask for node "},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -42,7 +42,7 @@ static enum sheaf_status not_a_node(const struct sheaf_cgraph *graph, const char
             const struct sheaf_tensor *leaf = node->src[k];
             if (leaf->op != SHEAF_OP_NONE || leaf->view_src || strcmp(leaf->name, wanted)) continue;
             return sheaf_set_error(SHEAF_STATUS_INVALID,
-                                   "--explain: '%s' is not computed; --split gives its state. Ask "
+                                   "--explain: '%s' is not computed; --tensors prints its cut. Ask "
                                    "for node %d, %s '%s', which reads it",
                                    wanted, i, sheaf_op_desc(node), node->name);
         }

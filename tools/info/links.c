@@ -20,7 +20,7 @@ enum sheaf_status links_print(void) {
     if (!status) status = sheaf_comm_new(ranks, (int)n, NULL, &comm);
     if (!status) status = sheaf_comm_measure(comm);
     if (!status && sheaf_world_rank() == 0) {
-        printf("\nlinks of %zu members (%s)\n", n, sheaf_comm_describe(comm));
+        printf("\nlinks of %zu member%s (%s)\n", n, n == 1 ? "" : "s", sheaf_comm_describe(comm));
         for (int i = 0; i < SHEAF_COMM_LEVEL_COUNT; i++) {
             struct sheaf_comm_level l;
             sheaf_comm_get_level(comm, (enum sheaf_comm_level_kind)i, &l);
@@ -39,12 +39,12 @@ enum sheaf_status links_print(void) {
             }
             printf("\n");
         }
-        printf("  all-reduce     at least");
+        printf("  all-reduce     %s", n > 1 ? "at least" : "none: there is one member");
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes && n > 1; i++)
             printf("%s %.1f us for %zu KiB", i ? "," : "",
                    1e-3 * (double)sheaf_comm_bound_ns(comm, SHEAF_COMM_ALL_REDUCE, sizes[i]),
                    sizes[i] / 1024);
-        printf(n > 1 ? "\n" : " nothing: one member\n");
+        putchar('\n');
     }
     sheaf_comm_free(comm);
     free(ranks);
