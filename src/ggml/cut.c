@@ -19,24 +19,31 @@ static enum sheaf_status no_memory(void) {
 
 /* ---- settings ---- */
 
-/* Of this device's members, out of a share for each member of the job. */
-static enum sheaf_status read_shares(struct gg_cutter *c, const struct gg_engine *engine,
-                                     size_t device) {
+/* shares: of this device's members, out of a share for each member of the job. */
+static enum sheaf_status read_shares(const struct gg_engine *engine, size_t device,
+                                     double *shares) {
     const char *text = sheaf_setting_value("SHEAF_SPLIT");
-    const size_t n = gg_engine_n_members(engine);
-    for (int j = 0; j < c->n_members; j++) c->shares[j] = 1;
+    const size_t n = gg_engine_n_members(engine), n_mine = gg_engine_n_members_of(engine, device);
+    for (size_t j = 0; j < n_mine; j++) shares[j] = 1;
     if (!text || !*text || !strcmp(text, "even")) return SHEAF_STATUS_SUCCESS;
     double sum = 0, *all = calloc(n, sizeof *all);
     if (!all) return no_memory();
     const bool ok = sheaf__read_shares(text, all, (int)n) == (int)n;
-    for (int j = 0; j < c->n_members && ok; j++)
-        sum += c->shares[j] = all[gg_engine_member(engine, device, (size_t)j)];
+    for (size_t j = 0; j < n_mine && ok; j++)
+        sum += shares[j] = all[gg_engine_member(engine, device, j)];
     free(all);
     if (ok && sum > 0) return SHEAF_STATUS_SUCCESS;
     return sheaf_set_error(SHEAF_STATUS_INVALID,
                            "setting SHEAF_SPLIT is '%s'; it takes 'even' or a share for each of "
                            "the %zu member%s, as 3,1, not all 0 in a group",
                            text, n, n == 1 ? "" : "s");
+}
+
+static enum sheaf_status check_shares(const struct gg_engine *engine, size_t device) {
+    double *shares = calloc(gg_engine_n_members_of(engine, device) + 1, sizeof *shares);
+    const enum sheaf_status st = shares ? read_shares(engine, device, shares) : no_memory();
+    free(shares);
+    return st;
 }
 
 /* ---- random ---- */
@@ -60,14 +67,20 @@ static struct sheaf_split_state *random_state(const struct gg_cutter *c, const s
     return state;
 }
 
+static enum sheaf_status read_seed(const char *text, uint64_t *seed) {
+    char *end;
+    *seed = strtoull(text, &end, 10);
+    if (end != text && !*end) return SHEAF_STATUS_SUCCESS;
+    return sheaf_set_error(SHEAF_STATUS_INVALID,
+                           "setting SHEAF_GGML_SPLIT is 'random:%s'; it wants a number there",
+                           text);
+}
+
 static enum sheaf_status cut_at_random(const struct gg_cutter *c, const char *seed_text,
                                        struct sheaf_split_state **states) {
-    char *end;
-    const uint64_t seed = strtoull(seed_text, &end, 10);
-    if (end == seed_text || *end)
-        return sheaf_set_error(SHEAF_STATUS_INVALID,
-                               "setting SHEAF_GGML_SPLIT is 'random:%s'; it wants a number there",
-                               seed_text);
+    uint64_t seed;
+    const enum sheaf_status st = read_seed(seed_text, &seed);
+    if (st) return st;
     for (size_t i = 0; i < c->e->n_unbound; i++) {
         uint64_t state = sheaf__mix(seed, (uint64_t)c->e->unbound[i]->object);
         states[i] = random_state(c, c->e->unbound[i], &state);
@@ -104,6 +117,23 @@ static struct sheaf_split_state *state_of_line(const struct gg_cutter *c, const 
     return gg_cut_axis(c, l->axis, r->ne[l->axis] / inner, inner);
 }
 
+/* The first line that fits a name counts. */
+static enum sheaf_status cut_by_line(const struct gg_cutter *c, const char *path, int number,
+                                     const struct line *l, struct sheaf_split_state **states) {
+    for (size_t i = 0; i < c->e->n_unbound; i++) {
+        const struct gg_region *r = c->e->unbound[i];
+        if (states[i] || fnmatch(l->pattern, r->name, 0)) continue;
+        states[i] = state_of_line(c, l, r);
+        if (!states[i])
+            return sheaf_set_error(SHEAF_STATUS_INVALID,
+                                   "%s: line %d cannot cut '%s': no such axis, or no whole units "
+                                   "of its type",
+                                   path, number, r->name);
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* c NULL: reads the file only. */
 static enum sheaf_status cut_by_file(const struct gg_cutter *c, const char *path,
                                      struct sheaf_split_state **states) {
     char text[512];
@@ -118,15 +148,7 @@ static enum sheaf_status cut_by_file(const struct gg_cutter *c, const char *path
         if (text[strspn(text, " \t\r\n")] == 0 || text[0] == '#') continue;
         if (!st && sscanf(text, "%127s %d %lld", l.pattern, &l.axis, &l.inner) < 2)
             st = bad_line(path, number);
-        for (size_t i = 0; i < c->e->n_unbound && !st; i++) {
-            if (states[i] || fnmatch(l.pattern, c->e->unbound[i]->name, 0)) continue;
-            states[i] = state_of_line(c, &l, c->e->unbound[i]);
-            if (!states[i])
-                st = sheaf_set_error(SHEAF_STATUS_INVALID,
-                                     "%s: line %d cannot cut '%s': no such axis, or no whole units "
-                                     "of its type",
-                                     path, number, c->e->unbound[i]->name);
-        }
+        if (!st && c) st = cut_by_line(c, path, number, &l, states);
     }
     if (!st && ferror(f)) st = cannot_read(path); /* a folder can be opened, too */
     fclose(f);
@@ -194,6 +216,13 @@ static void report(const struct gg_cutter *c, struct sheaf_split_state *const *s
 
 /* ---- all ---- */
 
+static enum sheaf_status unknown_way(const char *how) {
+    return sheaf_set_error(SHEAF_STATUS_INVALID,
+                           "setting SHEAF_GGML_SPLIT is '%s'; it takes auto, mirror, random:SEED "
+                           "or file:PATH",
+                           how);
+}
+
 static enum sheaf_status choose(struct gg_cutter *c, struct sheaf_split_state **states,
                                 const char **why) {
     const char *how = sheaf_setting_value("SHEAF_GGML_SPLIT");
@@ -205,10 +234,17 @@ static enum sheaf_status choose(struct gg_cutter *c, struct sheaf_split_state **
     }
     if (!strncmp(how, "random:", 7)) return cut_at_random(c, how + 7, states);
     if (!strncmp(how, "file:", 5)) return cut_by_file(c, how + 5, states);
-    return sheaf_set_error(SHEAF_STATUS_INVALID,
-                           "setting SHEAF_GGML_SPLIT is '%s'; it takes auto, mirror, random:SEED "
-                           "or file:PATH",
-                           how);
+    return unknown_way(how);
+}
+
+enum sheaf_status gg_check_cuts(const struct gg_engine *engine) {
+    const char *how = sheaf_setting_value("SHEAF_GGML_SPLIT");
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    uint64_t seed;
+    for (size_t i = 0; i < gg_engine_n_devices(engine) && !st; i++) st = check_shares(engine, i);
+    if (st || !how || !*how || !strcmp(how, "auto") || !strcmp(how, "mirror")) return st;
+    if (!strncmp(how, "random:", 7)) return read_seed(how + 7, &seed);
+    return strncmp(how, "file:", 5) ? unknown_way(how) : cut_by_file(NULL, how + 5, NULL);
 }
 
 enum sheaf_status gg_choose_cuts(const struct gg_encoder *e, const struct gg_cgraph *graph,
@@ -218,7 +254,7 @@ enum sheaf_status gg_choose_cuts(const struct gg_encoder *e, const struct gg_cgr
     const char *how = sheaf_setting_value("SHEAF_GGML_SPLIT");
     struct gg_cutter c = {e, graph, n, calloc((size_t)n, sizeof(double)), sheaf__whole_sums()};
     const char **why = calloc(e->n_unbound + 1, sizeof *why);
-    enum sheaf_status st = c.shares && why ? read_shares(&c, engine, device) : no_memory();
+    enum sheaf_status st = c.shares && why ? read_shares(engine, device, c.shares) : no_memory();
     if (!st) st = choose(&c, states, why);
     if (!st && n > 1 && (!how || !strcmp(how, "auto"))) report(&c, states, why);
     for (size_t i = 0; i < e->n_unbound && !st; i++) {

@@ -11,6 +11,9 @@
 
 #include "ggml/encode.h"
 
+/* Can SHEAF_GGML_SPLIT and SHEAF_SPLIT be followed? Asked at the start, before a model is loaded. */
+enum sheaf_status gg_check_cuts(const struct gg_engine *engine);
+
 /* states[i]: of e->unbound[i]; the caller frees them. As SHEAF_GGML_SPLIT and SHEAF_SPLIT say. */
 enum sheaf_status gg_choose_cuts(const struct gg_encoder *e, const struct gg_cgraph *graph,
                                  const struct gg_engine *engine, size_t device,

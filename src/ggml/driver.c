@@ -11,6 +11,7 @@
 #include "base/thread.h"
 #include "ggml/calls.h"
 #include "ggml/claim.h"
+#include "ggml/cut.h"
 #include "ggml/driver_impl.h"
 
 struct gg_driver gg_driver;
@@ -83,8 +84,11 @@ static enum sheaf_status start_task(void *unused) {
     (void)unused;
     const char *on_failure = sheaf_setting_value("SHEAF_GGML_ON_FAILURE");
     const bool may_exit = !on_failure || strcmp(on_failure, "error") != 0;
-    const enum sheaf_status st =
-        gg_engine_start(may_exit, may_exit ? end_program : NULL, stay_out, &gg_driver.engine);
+    const struct gg_start start = {.may_exit = may_exit,
+                                   .on_failure = may_exit ? end_program : NULL,
+                                   .tell = stay_out,
+                                   .check = gg_check_cuts};
+    const enum sheaf_status st = gg_engine_start(&start, &gg_driver.engine);
     for (size_t i = 0; !st && i < gg_engine_n_devices(gg_driver.engine); i++) describe(i);
     return st;
 }

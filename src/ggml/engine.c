@@ -116,17 +116,18 @@ static enum sheaf_status start_devices(struct gg_engine *e) {
     return st;
 }
 
-enum sheaf_status gg_engine_start(bool may_exit, sheaf_failure_fn on_failure,
-                                  void (*tell)(const char *text), struct gg_engine **out) {
+enum sheaf_status gg_engine_start(const struct gg_start *start, struct gg_engine **out) {
     const struct sheaf_world_params params = {
-        .size = sizeof params, .may_exit = may_exit, .on_failure = on_failure};
+        .size = sizeof params, .may_exit = start->may_exit, .on_failure = start->on_failure};
     struct gg_engine *e = calloc(1, sizeof *e);
     if (!e) return no_memory();
     enum sheaf_status st = sheaf_world_init(&params);
     if (!st) load_modules();
     if (!st) st = start_devices(e);
+    if (!st)
+        st = sheaf_world_agree(start->check ? start->check(e) : SHEAF_STATUS_SUCCESS, "settings");
     if (st) {
-        if (tell) tell(sheaf_last_error());
+        if (start->tell) start->tell(sheaf_last_error());
         gg_engine_stop(e);
         return st;
     }

@@ -74,11 +74,18 @@ struct gg_source {
 };
 
 struct gg_engine;
-/* Starts the world and the meta devices over all its devices. may_exit, on_failure: as in struct
- * sheaf_world_params. tell (may be NULL) gets the text of an error while the ranks are still there:
- * a launcher ends the job when the first of them has gone. Collective. */
-enum sheaf_status gg_engine_start(bool may_exit, sheaf_failure_fn on_failure,
-                                  void (*tell)(const char *text), struct gg_engine **out);
+/* What a rank has of its own to do when the engine starts; functions may be NULL. */
+struct gg_start {
+    bool may_exit; /* this and on_failure: as in struct sheaf_world_params */
+    sheaf_failure_fn on_failure;
+    /* gets the text of an error while the ranks are still there: a launcher ends the job when the
+     * first of them has gone */
+    void (*tell)(const char *text);
+    /* once the devices are there: a failure on one rank is one on all */
+    enum sheaf_status (*check)(const struct gg_engine *e);
+};
+/* Starts the world and the meta devices over all its devices. Collective. */
+enum sheaf_status gg_engine_start(const struct gg_start *start, struct gg_engine **out);
 void gg_engine_stop(struct gg_engine *e); /* and the world; accepts NULL */
 
 size_t gg_engine_n_devices(const struct gg_engine *e);

@@ -16,7 +16,7 @@ static void send(struct gg_command c, const void *payload, void *result) {
 static void start(void) {
     setenv("SHEAF_CPU_DEVICES", "2", 1);
     setenv("SHEAF_CPU_THREADS", "1", 1);
-    MUST(!gg_engine_start(false, NULL, NULL, &engine));
+    MUST(!gg_engine_start(&(struct gg_start){0}, &engine));
 }
 
 /* Memory for what BIND asks for is not what is tested. */

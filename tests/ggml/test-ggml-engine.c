@@ -9,7 +9,7 @@ static struct gg_engine *engine;
 
 static void start(void) {
     setenv("SHEAF_CPU_THREADS", "1", 1);
-    cr_assert_eq(gg_engine_start(false, NULL, NULL, &engine), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(gg_engine_start(&(struct gg_start){0}, &engine), SHEAF_STATUS_SUCCESS);
 }
 static void stop(void) { gg_engine_stop(engine); }
 TestSuite(ggml_engine, .init = start, .fini = stop);

@@ -229,7 +229,7 @@ Test(ggml_plugin, cuts_what_has_no_name) {
     shows("leaf_2: S1 {22,21,21}x8\n");
 }
 
-/* A graph fails whose cuts a setting should say and does not. */
+/* Said at the start: a server that learns it with its first request has called itself healthy by then. */
 Test(ggml_plugin, settings_of_cuts_that_are_none) {
     static char line[600];
     char path[] = "/tmp/sheaf-cuts-XXXXXX", file[64];
@@ -250,14 +250,21 @@ Test(ggml_plugin, settings_of_cuts_that_are_none) {
         {"SHEAF_GGML_SPLIT", "file:/tmp", "cannot read /tmp: Is a directory"},
         {"SHEAF_GGML_SPLIT", file, ": line 1 is not 'PATTERN AXIS [UNIT]'"},
         {"SHEAF_GGML_SPLIT", "random:", "is 'random:'; it wants a number there"},
+        {"SHEAF_GGML_SPLIT", "file", "is 'file'; it takes auto, mirror, random:SEED or file:PATH"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         setenv(cases[i].setting, cases[i].value, 1);
-        cr_expect_neq(start("env", "helper-ggml-layers", "fake-ggml-3", 3, "latent"), 0, "%s", out);
+        host("env", "fake-ggml-3", 3, "");
+        shows("SHEAF stays out of this program: ");
         shows(cases[i].why);
+        shows("\nrefused\n");
         unsetenv(cases[i].setting);
     }
     unlink(path);
+    setenv("SHEAF_SPLIT", "1,1,1", 1);
+    cr_expect_neq(ranks(2, "fake-ggml-3", 3, ""), 0, "%s", out);
+    shows("SHEAF stays out of this program: rank 0 (");
+    shows("SHEAF_SPLIT is '1,1,1'; it takes 'even' or a share for each of the 2 members");
 }
 
 /* The model's weight, and three caches of a context. */

@@ -117,7 +117,7 @@ static void await_end(int number) {
 
 static int serve(void) {
     struct gg_engine *e = NULL;
-    enum sheaf_status st = gg_engine_start(true, NULL, NULL, &e);
+    enum sheaf_status st = gg_engine_start(&(struct gg_start){.may_exit = true}, &e);
     const struct sigaction action = {.sa_handler = await_end, .sa_flags = SA_RESTART};
     if (!st) sigaction(SIGTERM, &action, NULL);
     if (!st && sheaf_world_rank() == 0)
@@ -139,7 +139,7 @@ static int serve(void) {
 static int join_in_its_place(int status) {
     struct gg_engine *e = NULL;
     struct gg_command end = {.kind = GG_COMMAND_END};
-    enum sheaf_status st = gg_engine_start(true, NULL, NULL, &e);
+    enum sheaf_status st = gg_engine_start(&(struct gg_start){.may_exit = true}, &e);
     if (!st) st = gg_engine_do(e, &end, NULL, NULL);
     if (st) return fail(sheaf_last_error());
     gg_engine_stop(e);
