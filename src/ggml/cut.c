@@ -237,6 +237,17 @@ static enum sheaf_status choose(struct gg_cutter *c, struct sheaf_split_state **
     return unknown_way(how);
 }
 
+enum sheaf_status gg_read_shares(const struct gg_engine *engine, size_t device, double *shares) {
+    const char *how = sheaf_setting_value("SHEAF_GGML_SPLIT");
+    const bool is_cut = !how || strcmp(how, "mirror") != 0;
+    const size_t n = gg_engine_n_members_of(engine, device);
+    const enum sheaf_status st = read_shares(engine, device, shares);
+    double sum = 0;
+    for (size_t j = 0; j < n; j++) sum += shares[j];
+    for (size_t j = 0; j < n && !st; j++) shares[j] = is_cut ? shares[j] / sum : 1;
+    return st;
+}
+
 enum sheaf_status gg_check_cuts(const struct gg_engine *engine) {
     const char *how = sheaf_setting_value("SHEAF_GGML_SPLIT");
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;

@@ -13,6 +13,8 @@
 
 /* Can SHEAF_GGML_SPLIT and SHEAF_SPLIT be followed? Asked at the start, before a model is loaded. */
 enum sheaf_status gg_check_cuts(const struct gg_engine *engine);
+/* shares: of the bytes of a model, for each of the device's members; 1 each where nothing is cut. */
+enum sheaf_status gg_read_shares(const struct gg_engine *engine, size_t device, double *shares);
 
 /* states[i]: of e->unbound[i]; the caller frees them. As SHEAF_GGML_SPLIT and SHEAF_SPLIT say. */
 enum sheaf_status gg_choose_cuts(const struct gg_encoder *e, const struct gg_cgraph *graph,

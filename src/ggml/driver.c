@@ -10,6 +10,7 @@
 
 #include "base/thread.h"
 #include "ggml/calls.h"
+#include "ggml/capacity.h"
 #include "ggml/claim.h"
 #include "ggml/cut.h"
 #include "ggml/driver_impl.h"
@@ -126,9 +127,34 @@ void gg_driver_stop(void) { gg_calls_close(stop_task); }
 size_t gg_driver_n_devices(void) { return gg_engine_n_devices(gg_driver.engine); }
 const char *gg_driver_description(size_t device) { return descriptions[device]; }
 
-/* Cuts follow the members' shares, so a device is full when the first member is. */
+/* Members on the memory of one host use it together, other devices have memory of their own. */
+static void find_rooms(sheaf_backend_dev_t meta, const double *shares, size_t n,
+                       struct gg_room *available, struct gg_room *all) {
+    for (size_t j = 0; j < n; j++) {
+        const sheaf_backend_dev_t dev = sheaf_backend_meta_dev_member(meta, j);
+        const bool is_cpu = sheaf_backend_dev_type(dev) == SHEAF_BACKEND_DEVICE_TYPE_CPU;
+        const int host = sheaf_world_host_index(sheaf_world_device_rank(dev));
+        available[j].share = all[j].share = shares[j];
+        available[j].pool = all[j].pool = is_cpu ? host : sheaf_world_n_hosts() + (int)j;
+        sheaf_backend_dev_memory(dev, &available[j].bytes, &all[j].bytes);
+    }
+}
+
+/* Cuts follow the members' shares, so a device is full when the first host is. llama.cpp fits the
+ * context and the layers of a model into what is said here. */
 void gg_driver_memory(size_t device, size_t *free_bytes, size_t *total) {
-    sheaf_backend_dev_memory(gg_engine_device(gg_driver.engine, device), free_bytes, total);
+    const sheaf_backend_dev_t meta = gg_engine_device(gg_driver.engine, device);
+    const size_t n = sheaf_backend_meta_dev_n_members(meta);
+    struct gg_room *rooms = calloc(2 * n + 1, sizeof *rooms);
+    double *shares = calloc(n + 1, sizeof *shares);
+    sheaf_backend_dev_memory(meta, free_bytes, total);
+    if (rooms && shares && !gg_read_shares(gg_driver.engine, device, shares)) {
+        find_rooms(meta, shares, n, rooms, rooms + n);
+        *free_bytes = gg_capacity(rooms, n);
+        *total = gg_capacity(rooms + n, n);
+    }
+    free(rooms);
+    free(shares);
 }
 
 /* ---- runs that go on without rank 0 ---- */

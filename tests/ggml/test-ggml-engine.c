@@ -1,8 +1,9 @@
-/* The engine, on one rank: commands that it refuses. */
+/* The engine, on one rank: commands that it refuses; and what has room on members. */
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "ggml/capacity.h"
 #include "ggml/engine.h"
 
 static struct gg_engine *engine;
@@ -35,4 +36,32 @@ Test(ggml_engine, a_number_beyond_the_limit) {
     cr_expect_eq(bind(1 << 20), SHEAF_STATUS_INVALID);
     cr_expect(strstr(sheaf_last_error(), "more than 1048576 weights and caches"), "%s",
               sheaf_last_error());
+}
+
+/* In GiB, of members on hosts 0 and 1 and on a GPU, number 2. */
+Test(ggml_capacity, the_first_host_that_is_full) {
+    static const struct {
+        struct gg_room rooms[3];
+        size_t n, room;
+    } cases[] = {
+        {{{1, 0, 64}}, 1, 64},
+        {{{0.5, 0, 64}, {0.5, 1, 16}}, 2, 32},
+        {{{0.8, 0, 64}, {0.2, 1, 16}}, 2, 80},
+        {{{1, 0, 64}, {0, 1, 16}}, 2, 64},
+        {{{0, 0, 64}, {1, 1, 16}}, 2, 16},
+        {{{0.75, 0, 32}, {0.25, 0, 32}}, 2, 64}, /* ranks of one host */
+        {{{0.25, 0, 32}, {0.25, 0, 32}, {0.5, 1, 20}}, 3, 40},
+        {{{0.25, 0, 64}, {0.25, 1, 64}, {0.5, 2, 24}}, 3, 48},
+        {{{1, 0, 32}, {1, 0, 32}, {1, 1, 24}}, 3, 24}, /* nothing is cut */
+        {{{0, 0, 64}}, 1, 0},
+        {{{0.5, 0, 0}, {0.5, 1, 16}}, 2, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct gg_room rooms[3];
+        memcpy(rooms, cases[i].rooms, sizeof rooms);
+        for (size_t j = 0; j < cases[i].n; j++) rooms[j].bytes <<= 30;
+        const size_t room = gg_capacity(rooms, cases[i].n);
+        const double off = (double)room - (double)(cases[i].room << 30);
+        cr_expect(off > -1024 && off < 1024, "case %zu: %zu MiB", i, room >> 20);
+    }
 }
