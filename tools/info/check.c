@@ -36,7 +36,7 @@ struct net {
 
 struct facts { /* of one rank; plain numbers, because they travel as they are */
     char kernel[64], build[64], mpi[64], model_error[200];
-    uint64_t memory, memory_free, shm_free, model_bytes, model_print;
+    uint64_t shm_free, model_bytes, model_print;
     uint64_t model_device, model_inode; /* of the (first) file */
     double clock; /* seconds since 1970, when all came out of a barrier */
     int32_t n_nets, more_nets;
@@ -54,16 +54,6 @@ __attribute__((format(printf, 2, 3))) static void problem(int rank, const char *
     vprintf(fmt, ap);
     va_end(ap);
     putchar('\n');
-}
-
-static uint64_t meminfo(const char *key) {
-    char line[256];
-    unsigned long long kib = 0;
-    FILE *f = fopen("/proc/meminfo", "re");
-    while (f && fgets(line, sizeof line, f))
-        if (!strncmp(line, key, strlen(key))) sscanf(line + strlen(key), ": %llu", &kib);
-    if (f) fclose(f);
-    return (uint64_t)kib * 1024;
 }
 
 static void add_net(struct facts *f, const char *name, uint32_t address, uint32_t mask) {
@@ -112,8 +102,6 @@ static void find_facts(const char *path, struct facts *f) {
     if (!uname(&u)) snprintf(f->kernel, sizeof f->kernel, "%.63s", u.release);
     snprintf(f->build, sizeof f->build, "%.63s", sheaf_build_info());
     snprintf(f->mpi, sizeof f->mpi, "%.63s", sheaf_world_mpi());
-    f->memory = meminfo("MemTotal");
-    f->memory_free = meminfo("MemAvailable");
     if (!statvfs("/dev/shm", &shm)) f->shm_free = (uint64_t)shm.f_bavail * shm.f_frsize;
     find_nets(f);
     if (path) find_model(path, f);
@@ -168,17 +156,35 @@ static void compare_models(const struct facts *all, const char *path, int sender
     }
 }
 
-static void compare(const struct facts *all, const char *path) {
+/* Of the host's CPU devices, which divide what its ranks may use. */
+static void memory_of(int host, const sheaf_backend_dev_t *devices, size_t n, double *avail,
+                      double *total) {
+    *avail = *total = 0;
+    for (size_t i = 0; i < n; i++) {
+        size_t a = 0, t = 0;
+        if (sheaf_backend_dev_type(devices[i]) != SHEAF_BACKEND_DEVICE_TYPE_CPU ||
+            sheaf_world_host_index(sheaf_world_device_rank(devices[i])) != host)
+            continue;
+        sheaf_backend_dev_memory(devices[i], &a, &t);
+        *avail += (double)a;
+        *total += (double)t;
+    }
+}
+
+static void compare(const struct facts *all, const char *path, const sheaf_backend_dev_t *devices,
+                    size_t n_devices) {
     const int sender = find_sender(all, path);
     const uint64_t model_bytes = sender < 0 ? 0 : all[sender].model_bytes;
     for (int host = 0; host < sheaf_world_n_hosts(); host++) {
         const int r = first_of(host);
         const struct facts *f = &all[r], *zero = &all[0];
+        double avail, total;
         int ranks = 0;
+        memory_of(host, devices, n_devices, &avail, &total);
         for (int q = 0; q < sheaf_world_size(); q++) ranks += sheaf_world_host_index(q) == host;
         printf("host %s: %d rank%s, Linux %s, %.0f of %.0f MiB free, /dev/shm %.0f MiB free",
-               sheaf_world_host_name(r), ranks, ranks == 1 ? "" : "s", f->kernel,
-               (double)f->memory_free / mib, (double)f->memory / mib, (double)f->shm_free / mib);
+               sheaf_world_host_name(r), ranks, ranks == 1 ? "" : "s", f->kernel, avail / mib,
+               total / mib, (double)f->shm_free / mib);
         for (int i = 0; i < f->n_nets; i++) {
             char text[NET_TEXT];
             net_text(&f->nets[i], text);
@@ -193,10 +199,9 @@ static void compare(const struct facts *all, const char *path) {
         if (fabs(f->clock - zero->clock) > MAX_CLOCK_S)
             problem(r, "its clock differs by %.1f s from host %s: logs will not fit together",
                     f->clock - zero->clock, sheaf_world_host_name(0));
-        if ((double)f->memory_free * sheaf_world_size() / ranks < 1.1 * (double)model_bytes)
+        if (avail * sheaf_world_size() / ranks < 1.1 * (double)model_bytes)
             problem(r, "%.0f MiB free are less than its even share of the model (%.0f MiB)",
-                    (double)f->memory_free / mib,
-                    (double)model_bytes / mib * ranks / sheaf_world_size());
+                    avail / mib, (double)model_bytes / mib * ranks / sheaf_world_size());
     }
     for (int r = 0; r < sheaf_world_size(); r++) {
         const struct facts *f = &all[r], *zero = &all[0];
@@ -376,9 +381,12 @@ static enum sheaf_status check_links(void) {
 enum sheaf_status check_job(const char *path) {
     struct facts *mine = calloc(1, sizeof *mine);
     struct facts *all = calloc((size_t)sheaf_world_size(), sizeof *all);
+    const sheaf_backend_dev_t *devices = NULL;
+    size_t n_devices = 0;
     struct timespec t;
     enum sheaf_status st = mine && all ? SHEAF_STATUS_SUCCESS : SHEAF_STATUS_ALLOC_FAILED;
     st = sheaf_world_agree(st, "check");
+    if (!st) st = sheaf_world_devices(&devices, &n_devices);
     if (!st) {
         find_facts(path, mine);
         st = sheaf_world_barrier("check of clocks");
@@ -390,7 +398,7 @@ enum sheaf_status check_job(const char *path) {
         st = sheaf_world_all_gather(mine, sizeof *mine, all, "check");
     if (!st && sheaf_world_rank() == 0) {
         print_mpi();
-        compare(all, path);
+        compare(all, path, devices, n_devices);
     }
     if (!st && path) st = compare_copies(path, all);
     if (!st) st = check_links();

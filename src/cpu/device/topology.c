@@ -16,11 +16,13 @@
 #include "base/settings.h"
 
 #include <hwloc.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "backend/locality.h"
+#include "cpu/device/cgroup.h"
 #include "sheaf/cpu.h"
 
 struct sheaf__cpu_topology {
@@ -164,9 +166,9 @@ static void describe(struct sheaf__cpu_place *p, const struct sheaf__cpu_topolog
              units);
 }
 
-/* Cores [first, last) are one domain: cuts them into s->devices places. */
+/* Cores [first, last) are one domain of this process's n_domains: cuts them into s->devices places. */
 static enum sheaf_status cut_domain(struct sheaf__cpu_topology *t, const struct situation *s,
-                                    int first, int last, int sharers) {
+                                    int first, int last, int sharers, int n_domains) {
     const int n = last - first;
     for (long j = 0; j < s->devices; j++) {
         struct sheaf__cpu_place *p = &t->places[t->n_places];
@@ -177,6 +179,7 @@ static enum sheaf_status cut_domain(struct sheaf__cpu_topology *t, const struct 
         p->n_cores = b - a;
         p->numa = t->core_numa[first];
         p->memory_share = (int)s->devices * sharers;
+        p->limit_share = (int)s->devices * s->local_size * n_domains;
         p->shared = s->shared || s->overlap || s->devices > n;
         p->n_threads = p->n_cores;
         if (s->overlap) {
@@ -211,7 +214,7 @@ static enum sheaf_status cut(struct sheaf__cpu_topology *t, const struct situati
     for (int first = 0, last; first < t->n_cores; first = last) {
         for (last = first + 1; last < t->n_cores && t->core_numa[last] == t->core_numa[first];)
             last++;
-        enum sheaf_status status = cut_domain(t, s, first, last, sharers > 0 ? sharers : 1);
+        enum sheaf_status status = cut_domain(t, s, first, last, sharers > 0 ? sharers : 1, mine);
         if (status != SHEAF_STATUS_SUCCESS) return status;
     }
     return SHEAF_STATUS_SUCCESS;
@@ -301,6 +304,13 @@ void sheaf__cpu_place_memory(const struct sheaf__cpu_place *p, size_t *avail, si
     }
     *total /= (size_t)p->memory_share;
     *avail /= (size_t)p->memory_share;
+    /* A limit holds for all domains together. */
+    size_t most = SIZE_MAX, left = SIZE_MAX;
+    sheaf__cgroup_memory("/proc/self/cgroup", "/sys/fs/cgroup", &left, &most);
+    most /= (size_t)p->limit_share;
+    left /= (size_t)p->limit_share;
+    if (most < *total) *total = most;
+    if (left < *avail) *avail = left;
 }
 
 void sheaf__cpu_place_bind_thread(const struct sheaf__cpu_place *p, int ith) {

@@ -20,6 +20,7 @@ struct sheaf__cpu_place {
     bool shared;      /* other devices or ranks compute on these cores too */
     int numa;         /* the operating system's number of the domain, -1 if there is none */
     int memory_share; /* devices of the host, all ranks, that live on the domain's memory */
+    int limit_share;  /* devices of the host, all ranks: they share the limit of a control group */
     const struct sheaf__cpu_topology *topology;
     struct hwloc_bitmap_s **cores; /* [n_cores] processing units of each core */
 };
