@@ -22,7 +22,7 @@
 #include "copies.h"
 #include "model/file/weights.h"
 
-enum { MAX_NETS = 32, NET_TEXT = 40, SMALL_CALLS = 200, LARGE_CALLS = 4 };
+enum { MAX_NETS = 32, NET_TEXT = 40, TURNS = 5, SMALL_CALLS = 40, LARGE_CALLS = 1 };
 enum { ALL_PAIRS = 11 }; /* hosts: up to so many, every link is measured */
 static const size_t LARGE_BYTES = (size_t)4 << 20;
 static const uint64_t MIN_SHM = (uint64_t)64 << 20; /* Open MPI takes 4 MiB a rank */
@@ -285,14 +285,20 @@ struct link {
     double us, gb_s;
 };
 
+/* Of one call: the median of TURNS turns, so that a stall of a busy host is not taken for the link. */
 static double time_calls(struct sheaf_comm *comm, int member, float *data, size_t n, int calls,
                          enum sheaf_status *st) {
     const struct sheaf_comm_what what = {0, "check of the link"};
+    double seconds[TURNS];
     for (int i = 0; i < 2 && !*st; i++) *st = sheaf_comm_all_reduce(comm, member, data, n, &what);
-    const double start = sheaf__seconds();
-    for (int i = 0; i < calls && !*st; i++)
-        *st = sheaf_comm_all_reduce(comm, member, data, n, &what);
-    return (sheaf__seconds() - start) / calls;
+    for (int turn = 0; turn < TURNS; turn++) {
+        const double start = sheaf__seconds();
+        for (int i = 0; i < calls && !*st; i++)
+            *st = sheaf_comm_all_reduce(comm, member, data, n, &what);
+        seconds[turn] = (sheaf__seconds() - start) / calls;
+    }
+    qsort(seconds, TURNS, sizeof *seconds, sheaf__by_double);
+    return seconds[TURNS / 2];
 }
 
 /* An all-reduce between the first ranks of two hosts: the exchange of one message. */

@@ -33,8 +33,9 @@ static enum sheaf_status int_of_array(const struct sheaf_gguf *gguf, int64_t i, 
                                    "%s: key '%s' differs between layers, which is not supported",
                                    sheaf_gguf_path(gguf), sheaf_gguf_key(gguf, i));
     }
-    *out = (int64_t)((uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 |
-                     (uint32_t)p[3] << 24);
+    const uint32_t bits =
+        (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+    *out = type == SHEAF_GGUF_TYPE_INT32 ? (int64_t)(int32_t)bits : (int64_t)bits;
     return SHEAF_STATUS_SUCCESS;
 }
 
