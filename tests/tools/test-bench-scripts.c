@@ -1,4 +1,4 @@
-/* scripts/bench-cluster, bench-peers and draw-scaling: what they draw, where they take packages from,
+/* scripts/bench-cluster, bench-peers, bench-hosts and draw-scaling: what they draw, where they take packages from,
  * and bad input. */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -82,7 +82,8 @@ static int mirror_of(const char *targets) {
     snprintf(
         cmd, sizeof cmd,
         "d=$(mktemp -d); printf '#!/bin/sh\\nprintf \"%s\"' >$d/apt-get; chmod +x $d/apt-get; "
-        "PATH=$d:$PATH python3 -B -c 'import sys; from importlib.machinery import "
+        "PATH=$d:$PATH PYTHONPATH='" SHEAF_SOURCE_DIR
+        "/scripts' python3 -B -c 'import sys; from importlib.machinery import "
         "SourceFileLoader as L; print(L(\"peers\", sys.argv[1]).load_module().debian_mirror())' "
         "'" SHEAF_SOURCE_DIR "/scripts/bench-peers'; s=$?; rm -r $d; exit $s",
         targets);
@@ -126,6 +127,11 @@ Test(bench_scripts, name_what_is_wrong) {
         {"bench-peers -m " MODEL " " BIN "-t 1 -p 8 -n 4 --llama-bench false",
          "exit status 1: false"},
         {"bench-peers " BIN "-t 1 --sequences 2 --update x", "cannot --update"},
+        {"bench-hosts --bin /nowhere", "build first"},
+        {"bench-hosts " BIN "-p 2048", "exceed the context of the model, 2048"},
+        {"bench-hosts " BIN "--hosts 1,x", "wants whole numbers"},
+        {"bench-hosts " BIN "--hosts 1 --build up=/", "/ is no source tree of llama.cpp"},
+        {"bench-hosts " BIN "--hosts 1 --only none", "--only names no program"},
         {"bench-peers -m " MODEL " " BIN "-t 1 -n 2 -r 1 --sequences 2 --llama-bench true",
          "no row for 2 sequences"},
     };
