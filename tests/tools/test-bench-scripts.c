@@ -1,5 +1,5 @@
-/* scripts/bench-cluster, bench-peers, bench-hosts and draw-scaling: what they draw, where they take packages from,
- * and bad input. */
+/* scripts/bench-cluster, bench-peers, bench-hosts and draw-scaling: what they draw, where they take
+ * packages from, and bad input. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
