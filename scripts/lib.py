@@ -7,6 +7,7 @@ CACHE = os.environ.get("SHEAF_CACHE") or os.path.join(os.environ.get("XDG_CACHE_
                                                       os.path.expanduser("~/.cache"), "sheaf")
 PEERS = os.path.join(CACHE, "peers")  # a folder for each program that --build of bench-peers and bench-hosts made
 NAME = os.path.basename(sys.argv[0])
+RATES = {"100mbit": "100 Mbit/s", "1gbit": "1 Gbit/s", "10gbit": "10 Gbit/s", "none": "no limit"}  # as tc has them
 
 
 def die(text):
@@ -17,21 +18,40 @@ def say(text):
     print(f"{NAME}: {text}", file=sys.stderr, flush=True)
 
 
-def run(cmd, limit, env=None, errors=False):
+def run(cmd, limit=None, env=None, errors=False):
     """Standard output, and the errors behind it if asked for; ends the script with the command and its last words if it
-    fails."""
+    fails. A program that is too slow, or whose script is ended, gets SIGTERM, so that netns-run removes its namespaces
+    and mpirun ends its ranks."""
     try:
-        p = subprocess.run(cmd, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit,
-                           env={**os.environ, **(env or {})})
+        p = subprocess.Popen(cmd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                             env={**os.environ, **(env or {})})
     except FileNotFoundError:
         die(f"there is no program '{cmd[0]}'")
-    except subprocess.TimeoutExpired:
-        die(f"no result within {limit} s (--limit): {shlex.join(cmd)}")
+    try:
+        out, err = p.communicate(timeout=limit)
+    except BaseException as e:
+        p.terminate()
+        try:
+            p.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            p.kill()
+        if isinstance(e, subprocess.TimeoutExpired):
+            die(f"no result within {limit} s (--limit): {shlex.join(cmd)}")
+        raise
     if p.returncode:
-        lines = p.stderr.strip().splitlines()
+        lines = err.strip().splitlines()
         own = [l for l in lines if l.startswith("sheaf-bench:")]  # before what a launcher has to say about it
         die(f"exit status {p.returncode}: {shlex.join(cmd)}\n" + "\n".join(own or lines[-8:]))
-    return p.stdout + p.stderr if errors else p.stdout
+    return out + err if errors else out
+
+
+def build_llama(name, source, targets, *options):
+    """Programs of a source tree of llama.cpp or a fork in PEERS, with the tree's own defaults: native, with sgemm."""
+    to = os.path.join(PEERS, name)
+    say(f"building {source} in {to}, which takes minutes")
+    run(["cmake", "-S", source, "-B", to, "-DCMAKE_BUILD_TYPE=Release", "-DLLAMA_CURL=OFF", "-DLLAMA_BUILD_TESTS=OFF",
+         "-DLLAMA_BUILD_SERVER=OFF", *options], 600)
+    run(["cmake", "--build", to, "--target", *targets, "-j", str(os.cpu_count() or 1)], 7200)
 
 
 def machine_and_commit():
