@@ -147,11 +147,12 @@ void gg_driver_memory(size_t device, size_t *free_bytes, size_t *total) {
     const size_t n = sheaf_backend_meta_dev_n_members(meta);
     struct gg_room *rooms = calloc(2 * n + 1, sizeof *rooms);
     double *shares = calloc(n + 1, sizeof *shares);
-    sheaf_backend_dev_memory(meta, free_bytes, total);
     if (rooms && shares && !gg_read_shares(gg_driver.engine, device, shares)) {
         find_rooms(meta, shares, n, rooms, rooms + n);
         *free_bytes = gg_capacity(rooms, n);
         *total = gg_capacity(rooms + n, n);
+    } else {
+        sheaf_backend_dev_memory(meta, free_bytes, total);
     }
     free(rooms);
     free(shares);
