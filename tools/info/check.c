@@ -21,6 +21,7 @@
 
 #include "copies.h"
 #include "model/file/weights.h"
+#include "model/run/host_room.h"
 
 enum { MAX_NETS = 32, NET_TEXT = 40, TURNS = 5, SMALL_CALLS = 40, LARGE_CALLS = 1 };
 enum { ALL_PAIRS = 11 }; /* hosts: up to so many, every link is measured */
@@ -156,21 +157,6 @@ static void compare_models(const struct facts *all, const char *path, int sender
     }
 }
 
-/* Of the host's CPU devices, which divide what its ranks may use. */
-static void memory_of(int host, const sheaf_backend_dev_t *devices, size_t n, double *avail,
-                      double *total) {
-    *avail = *total = 0;
-    for (size_t i = 0; i < n; i++) {
-        size_t a = 0, t = 0;
-        if (sheaf_backend_dev_type(devices[i]) != SHEAF_BACKEND_DEVICE_TYPE_CPU ||
-            sheaf_world_host_index(sheaf_world_device_rank(devices[i])) != host)
-            continue;
-        sheaf_backend_dev_memory(devices[i], &a, &t);
-        *avail += (double)a;
-        *total += (double)t;
-    }
-}
-
 static void compare(const struct facts *all, const char *path, const sheaf_backend_dev_t *devices,
                     size_t n_devices) {
     const int sender = find_sender(all, path);
@@ -178,13 +164,13 @@ static void compare(const struct facts *all, const char *path, const sheaf_backe
     for (int host = 0; host < sheaf_world_n_hosts(); host++) {
         const int r = first_of(host);
         const struct facts *f = &all[r], *zero = &all[0];
-        double avail, total;
+        size_t avail, total;
         int ranks = 0;
-        memory_of(host, devices, n_devices, &avail, &total);
+        sheaf__host_room(devices, n_devices, host, &avail, &total);
         for (int q = 0; q < sheaf_world_size(); q++) ranks += sheaf_world_host_index(q) == host;
         printf("host %s: %d rank%s, Linux %s, %.0f of %.0f MiB free, /dev/shm %.0f MiB free",
-               sheaf_world_host_name(r), ranks, ranks == 1 ? "" : "s", f->kernel, avail / mib,
-               total / mib, (double)f->shm_free / mib);
+               sheaf_world_host_name(r), ranks, ranks == 1 ? "" : "s", f->kernel,
+               (double)avail / mib, (double)total / mib, (double)f->shm_free / mib);
         for (int i = 0; i < f->n_nets; i++) {
             char text[NET_TEXT];
             net_text(&f->nets[i], text);
@@ -199,9 +185,9 @@ static void compare(const struct facts *all, const char *path, const sheaf_backe
         if (fabs(f->clock - zero->clock) > MAX_CLOCK_S)
             problem(r, "its clock differs by %.1f s from host %s: logs will not fit together",
                     f->clock - zero->clock, sheaf_world_host_name(0));
-        if (avail * sheaf_world_size() / ranks < 1.1 * (double)model_bytes)
+        if ((double)avail * sheaf_world_size() / ranks < 1.1 * (double)model_bytes)
             problem(r, "%.0f MiB free are less than its even share of the model (%.0f MiB)",
-                    avail / mib, (double)model_bytes / mib * ranks / sheaf_world_size());
+                    (double)avail / mib, (double)model_bytes / mib * ranks / sheaf_world_size());
     }
     for (int r = 0; r < sheaf_world_size(); r++) {
         const struct facts *f = &all[r], *zero = &all[0];

@@ -19,6 +19,7 @@
 #include "model/place/overlap.h"
 #include "model/place/runnable.h"
 #include "model/place/speed.h"
+#include "model/run/host_room.h"
 
 enum { DEFAULT_CTX = 4096, DEFAULT_BATCH = 512 };
 
@@ -180,8 +181,7 @@ enum sheaf_status sheaf__session_token_bytes(const struct sheaf__session *s, int
     return status;
 }
 
-/* A CPU device reports its part of the host's memory, but all of a host's CPU members allocate from
- * the same; other devices have memory of their own. */
+/* CPU members take their host's memory together; other devices have memory of their own. */
 static enum sheaf_status check_memory(const struct sheaf__session *s, enum sheaf_type kv) {
     int n_hosts = sheaf_world_n_hosts();
     size_t *needs = calloc((size_t)n_hosts, sizeof *needs);
@@ -190,12 +190,9 @@ static enum sheaf_status check_memory(const struct sheaf__session *s, enum sheaf
     size_t n_devices = 0;
     enum sheaf_status status =
         needs && frees ? sheaf_world_devices(&devices, &n_devices) : no_memory();
-    for (size_t i = 0; !status && i < n_devices; i++) {
-        int host = sheaf_world_host_index(sheaf_world_device_rank(devices[i]));
-        size_t free_bytes = 0, total = 0;
-        sheaf_backend_dev_memory(devices[i], &free_bytes, &total);
-        if (sheaf_backend_dev_type(devices[i]) == SHEAF_BACKEND_DEVICE_TYPE_CPU && host >= 0)
-            frees[host] += free_bytes;
+    for (int host = 0; !status && host < n_hosts; host++) {
+        size_t total;
+        sheaf__host_room(devices, n_devices, host, &frees[host], &total);
     }
     const double gib = 1024.0 * 1024 * 1024;
     for (int j = 0; !status && j < s->n_members; j++) {
