@@ -20,6 +20,7 @@ static struct sheaf__gate *gate_of(int rank, struct sheaf__peer *peer) {
     w->rank = rank;
     w->size = 2;
     w->heartbeat_ns = 3000000000u;
+    w->limit_ns[SHEAF_PHASE_START] = 120000000000u;
     *peer = (struct sheaf__peer){.rank = 1 - rank, .fd = -1};
     struct sheaf__gate *g = sheaf__gate_new(peer, 1);
     cr_assert_not_null(g);
@@ -115,6 +116,20 @@ Test(gate, wants_the_same_secret, .timeout = 60) {
     cr_expect_eq(end_of(peer), 0);
     sheaf__gate_free(g);
     cr_expect_eq(end_of(stranger), 3);
+}
+
+/* A peer that never comes: a sixth of the start's limit, and the setting that lengthens it. */
+Test(gate, waits_for_a_part_of_the_starts_limit, .timeout = 30) {
+    struct sheaf__peer one;
+    uint8_t own[SHEAF__OFFER_BYTES] = {0}, offers[64] = {0};
+    struct sheaf__gate *g = gate_of(0, &one);
+    cr_assert_eq(sheaf__gate_open(g, own), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+    sheaf__world()->limit_ns[SHEAF_PHASE_START] = 900000000u;
+    cr_expect_eq(sheaf__gate_meet(g, offers, secret), SHEAF_STATUS_TIMEOUT);
+    sheaf__gate_free(g);
+    cr_expect(strstr(sheaf_last_error(), "waited 0.15 s for the control connection of rank 1") &&
+                  strstr(sheaf_last_error(), "SHEAF_TIMEOUT_START_MS"),
+              "%s", sheaf_last_error());
 }
 
 /* RFC 4231, test cases 1 and 2; FIPS 180-4's "abc". */

@@ -16,8 +16,8 @@
 #include "base/text.h"
 
 enum {
-    START_SECONDS = 20, /* for all connections */
-    MORE_PLACES = 16,   /* for unknown connections, besides one for each peer */
+    START_PART = 6,   /* all connections may take this part of the start's limit */
+    MORE_PLACES = 16, /* for unknown connections, besides one for each peer */
     NONCE_BYTES = 16,
     HELLO_BYTES = 4 + NONCE_BYTES,                    /* rank, number */
     CHALLENGE_BYTES = NONCE_BYTES + SHEAF__SHA_BYTES, /* number, proof of the side that listens */
@@ -324,7 +324,8 @@ static enum sheaf_status begin_attempts(struct sheaf__gate *g, const uint8_t *of
 
 enum sheaf_status sheaf__gate_meet(struct sheaf__gate *g, const uint8_t *offers,
                                    const uint8_t secret[SHEAF__SECRET_BYTES]) {
-    const uint64_t end = sheaf__time_ns() + (uint64_t)START_SECONDS * 1000000000u;
+    const uint64_t limit = sheaf__world()->limit_ns[SHEAF_PHASE_START] / START_PART;
+    const uint64_t end = sheaf__time_ns() + limit;
     enum sheaf_status st = begin_attempts(g, offers);
     memcpy(g->secret, secret, sizeof g->secret);
     while (!st) {
@@ -338,10 +339,11 @@ enum sheaf_status sheaf__gate_meet(struct sheaf__gate *g, const uint8_t *offers,
         if (now > end)
             return sheaf_set_error(
                 SHEAF_STATUS_TIMEOUT,
-                "start: waited %d s for the control connection of %s; hosts must "
-                "reach each other by TCP at any port, SHEAF_CONTROL_ADDRESS "
-                "names the network to use",
-                START_SECONDS, sheaf__rank_text(p->rank));
+                "start: waited %.3g s for the control connection of %s; hosts must reach each "
+                "other by TCP at any port, SHEAF_CONTROL_ADDRESS names the network to use, and "
+                "hosts that are slow get more time by SHEAF_TIMEOUT_START_MS (the connections "
+                "may take a sixth of it)",
+                (double)limit / 1e9, sheaf__rank_text(p->rank));
         wait_for_any(g);
     }
     return st;
