@@ -1,6 +1,6 @@
 """What the Python scripts of this folder share: folders, messages, running a program, facts for the head of a table,
 types of arguments. Import it, do not run it."""
-import argparse, os, re, shlex, subprocess, sys
+import argparse, os, re, shlex, socket, subprocess, sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CACHE = os.environ.get("SHEAF_CACHE") or os.path.join(os.environ.get("XDG_CACHE_HOME") or
@@ -43,6 +43,13 @@ def run(cmd, limit=None, env=None, errors=False):
         own = [l for l in lines if l.startswith("sheaf-bench:")]  # before what a launcher has to say about it
         die(f"exit status {p.returncode}: {shlex.join(cmd)}\n" + "\n".join(own or lines[-8:]))
     return out + err if errors else out
+
+
+def free_port():
+    """A TCP port of this host that no program has."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
 
 
 def build_llama(name, source, targets, *options):
