@@ -197,7 +197,8 @@ static void report(const struct gg_cutter *c, struct sheaf_split_state *const *s
                    const char *const *why) {
     const struct gg_encoder *e = c->e;
     const bool details = gg_logs_details();
-    double total = 0;
+    static double
+        total; /* of all graphs so far: beside the weights, inputs that come later are few */
     for (size_t i = 0; i < e->n_unbound; i++) total += (double)e->unbound[i]->bytes;
     for (size_t i = 0; i < e->n_unbound; i++) {
         char kind[GG_MAX_NAME], text[256];
