@@ -2,13 +2,16 @@
 #include "backend/locality.h"
 
 static int local_rank = 0, local_size = 1;
+static bool is_set;
 
 void sheaf__set_locality(int rank, int size) {
     local_rank = rank;
     local_size = size;
+    is_set = true;
 }
 
-void sheaf__get_locality(int *rank, int *size) {
+bool sheaf__get_locality(int *rank, int *size) {
     *rank = local_rank;
     *size = local_size;
+    return is_set;
 }

@@ -5,8 +5,9 @@
 #include "sheaf/backend.h"
 
 /* Where this process stands among the ranks of its host; set by the world before devices are
- * listed, read by the CPU backend to share cores. 0 of 1 by default. */
+ * listed, read by the CPU backend to share cores. */
 void sheaf__set_locality(int local_rank, int local_size);
-void sheaf__get_locality(int *local_rank, int *local_size);
+/* Has it been set, which a launcher's ranks do? 0 of 1 otherwise. */
+bool sheaf__get_locality(int *local_rank, int *local_size);
 
 #endif

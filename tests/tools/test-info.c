@@ -166,6 +166,24 @@ Test(info, check_without_mpirun, .timeout = 60) {
 }
 
 /* Also of the last of many hosts, which had none beyond 64 links. */
+/* mpirun binds one rank, or two, to a core each. */
+Test(info, cores_that_the_launcher_leaves_idle, .timeout = 60) {
+    static const char text[] = "the launcher has bound the 1 rank of this host to 1 of its ";
+    static const char one_core[] = "OMPI_MCA_hwloc_base_binding_policy=core";
+    if (!strncmp(sheaf_world_mpi(), "MPICH", 5)) cr_skip_test("MPICH binds no ranks");
+    if (sysconf(_SC_NPROCESSORS_ONLN) < 2) cr_skip_test("a machine of one processor");
+    cr_expect_eq(run_mpirun(1, one_core, 30, out, sizeof out, "sheaf-info"), 0);
+    cr_expect(strstr(out, text), "%s", out);
+    cr_expect_eq(run_mpirun(1, "OMPI_MCA_hwloc_base_binding_policy=core SHEAF_CPU_THREADS=1", 30,
+                            out, sizeof out, "sheaf-info"),
+                 0);
+    cr_expect(!strstr(out, text), "%s", out);
+    cr_expect_eq(
+        run_mpirun(1, "OMPI_MCA_hwloc_base_binding_policy=none", 30, out, sizeof out, "sheaf-info"),
+        0);
+    cr_expect(!strstr(out, text), "%s", out);
+}
+
 Test(info, links_of_every_host_are_checked) {
     static struct link links[1 << 13];
     static const int counts[][2] = {{1, 0}, {2, 1}, {11, 55}, {12, 21}, {40, 77}, {1000, 1997}};

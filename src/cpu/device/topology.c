@@ -24,6 +24,7 @@
 #include "backend/locality.h"
 #include "cpu/device/cgroup.h"
 #include "sheaf/cpu.h"
+#include "sheaf/log.h"
 
 struct sheaf__cpu_topology {
     hwloc_topology_t hwloc;
@@ -42,8 +43,9 @@ struct situation {
     int local_rank, local_size;
     long devices; /* per domain */
     long threads; /* per device, 0: not set */
-    bool overlap; /* ranks overlap in an unknown way */
-    bool shared;  /* more ranks than cores */
+    bool launched; /* by mpirun, srun, ... */
+    bool overlap;  /* ranks overlap in an unknown way */
+    bool shared;   /* more ranks than cores */
 };
 
 static int numa_of(hwloc_topology_t hwloc, hwloc_const_cpuset_t core) {
@@ -136,6 +138,18 @@ static void share_with_ranks(struct sheaf__cpu_topology *t, struct situation *s)
     }
 }
 
+/* mpirun binds a rank to one core if there are two ranks or fewer, on hosts of any size. A setting of
+ * threads says that this is meant. */
+static void warn_of_idle_cores(const struct sheaf__cpu_topology *t, const struct situation *s) {
+    const long used = (long)s->local_size * t->n_cores;
+    if (!s->launched || s->local_rank || s->threads || 2 * used > s->host_cores) return;
+    sheaf_log(SHEAF_LOG_WARN,
+              "cpu: the launcher has bound the %d rank%s of this host to %ld of its %d cores; "
+              "with mpirun, --bind-to none or numa gives them all (SHEAF_CPU_THREADS says how many "
+              "threads a rank takes, and that this is meant)",
+              s->local_size, s->local_size == 1 ? "" : "s", used, s->host_cores);
+}
+
 /* ", CPUs 0-3,8": the processing units of the place, by the operating system's numbers; "" without
  * memory for them. A long list ends in "...". */
 static void list_units(const struct sheaf__cpu_place *p, char *text, size_t size) {
@@ -225,7 +239,7 @@ enum sheaf_status sheaf__cpu_topology_load(struct sheaf__cpu_topology **out) {
     struct sheaf__cpu_topology *t = NULL;
     enum sheaf_status status;
     *out = NULL;
-    sheaf__get_locality(&s.local_rank, &s.local_size);
+    s.launched = sheaf__get_locality(&s.local_rank, &s.local_size);
     status = sheaf__setting_int(SHEAF__SET_CPU_DEVICES, &s.devices);
     if (status != SHEAF_STATUS_SUCCESS) return status;
     status = sheaf__setting_int(SHEAF__SET_CPU_THREADS, &s.threads);
@@ -245,6 +259,7 @@ enum sheaf_status sheaf__cpu_topology_load(struct sheaf__cpu_topology **out) {
     t->n_domains = count_domains(t->hwloc);
     status = list_cores(t, &s);
     if (status != SHEAF_STATUS_SUCCESS) goto out;
+    warn_of_idle_cores(t, &s);
     share_with_ranks(t, &s);
     status = cut(t, &s);
 out:
