@@ -86,6 +86,125 @@ Test(policy, heads_of_all_small_models) {
                 }
 }
 
+/* A search through all cuts in which members have whole groups, or divide one in proportion. */
+struct every_cut {
+    int64_t g, r;
+    int members;
+    const double *shares;
+    double sum, slowest, distance; /* of the best */
+    int64_t best[MAX_MEMBERS], counts[MAX_MEMBERS];
+};
+
+static void judge(struct every_cut *e) {
+    double slowest = 0, distance = 0;
+    for (int j = 0; j < e->members; j++) {
+        const double n = (double)e->counts[j],
+                     ideal = e->shares[j] / e->sum * (double)(e->g * e->r);
+        if (n > 0) slowest = fmax(slowest, n / e->shares[j]);
+        distance += (n - ideal) * (n - ideal);
+    }
+    if (slowest > e->slowest || (!(slowest < e->slowest) && distance > e->distance - 1e-6)) return;
+    e->slowest = slowest;
+    e->distance = distance;
+    memcpy(e->best, e->counts, sizeof e->best);
+}
+
+static void cut_from(struct every_cut *e, int j, int64_t gi) {
+    if (j == e->members) {
+        if (gi == e->g) judge(e);
+        return;
+    }
+    for (int64_t k = e->shares[j] > 0 ? e->g - gi : 0; k >= 0; k--) {
+        e->counts[j] = k * e->r;
+        cut_from(e, j + 1, gi + k);
+    }
+    for (int m = 2; gi < e->g && m <= e->members - j; m++) {
+        if (!(sheaf__sum_of_shares(e->shares + j, m) > 0)) continue;
+        sheaf__split_units(e->r, e->shares + j, m, e->counts + j);
+        cut_from(e, j + m, gi + 1);
+    }
+}
+
+static void best_of_all(int64_t g, int64_t r, int members, const double *shares) {
+    struct every_cut e = {.g = g,
+                          .r = r,
+                          .members = members,
+                          .shares = shares,
+                          .sum = sheaf__sum_of_shares(shares, members),
+                          .slowest = INFINITY,
+                          .distance = INFINITY};
+    int64_t first[MAX_MEMBERS], kv_first[MAX_MEMBERS], kv_count[MAX_MEMBERS];
+    cut_from(&e, 0, 0);
+    cr_assert_eq(sheaf__split_heads(g, r, shares, members, first, e.counts, kv_first, kv_count), 0);
+    const double slowest = e.slowest, distance = e.distance;
+    e.slowest = e.distance = INFINITY;
+    judge(&e);
+    cr_assert_float_eq(e.slowest, slowest, 1e-12, "%ld x %ld heads on %d: %g, best %g", g, r,
+                       members, e.slowest, slowest);
+    cr_assert_float_eq(e.distance, distance, 1e-4, "%ld x %ld heads on %d: %g, best %g", g, r,
+                       members, e.distance, distance);
+    heads(g, r, members, shares, NULL);
+}
+
+/* Shares that are even, whole numbers, tenths, and any: 4,000 cases, of which some have members
+ * that get nothing in the middle of a group. */
+Test(policy, heads_are_cut_as_well_as_they_can) {
+    srand(1);
+    for (int i = 0; i < 4000; i++) {
+        const int64_t g = 1 + rand() % 4, r = 1 + rand() % 5;
+        const int members = 1 + rand() % 6;
+        double shares[MAX_MEMBERS], sum = 0;
+        for (int j = 0; j < members; j++) {
+            shares[j] = i % 4 == 0   ? 1.0 / members
+                        : i % 4 == 1 ? rand() % 4
+                        : i % 4 == 2 ? rand() % 10 / 10.0
+                                     : 0.5 + rand() / (double)RAND_MAX;
+            sum += shares[j];
+        }
+        if (sum > 0) best_of_all(g, r, members, shares);
+    }
+}
+
+/* The fastest cut for the last members alone is not always nearest when the first are slower. */
+Test(policy, the_nearest_of_the_fastest) {
+    best_of_all(4, 1, 6, (double[]){1, 1, 2, 1, 3, 1});
+    heads(4, 1, 6, (double[]){1, 1, 2, 1, 3, 1}, (int64_t[]){1, 1, 1, 0, 1, 0});
+}
+
+/* Rounding must not decide between cuts that are as good. */
+Test(policy, lower_members_get_more_groups) {
+    for (int k = 1; k <= 7; k++) {
+        double even[MAX_MEMBERS];
+        for (int j = 0; j < MAX_MEMBERS; j++) even[j] = 1.0 / k;
+        heads(8, 4, 6, even, (int64_t[]){8, 8, 4, 4, 4, 4});
+        heads(8, 4, 7, even, (int64_t[]){8, 4, 4, 4, 4, 4, 4});
+        heads(32, 1, 5, even, (int64_t[]){7, 7, 6, 6, 6});
+        heads(1, 4, 6, even, (int64_t[]){0, 0, 1, 1, 1, 1});
+        heads(3, 1, 8, even, (int64_t[]){1, 1, 1, 0, 0, 0, 0, 0});
+    }
+}
+
+/* As many as sheaf-info imagines: the time must grow with them, not with their cube. */
+Test(policy, thousands_of_members, .timeout = 60) {
+    enum { N = 4096 };
+    static double shares[N];
+    static int64_t first[N], count[N], kv_first[N], kv_count[N];
+    for (int uneven = 0; uneven < 2; uneven++) {
+        int64_t at = 0;
+        for (int j = 0; j < N; j++) shares[j] = uneven ? 1 + 0.37 * ((j * 7919) % 1000) / 1000 : 1;
+        cr_assert_eq(
+            sheaf__split_heads_in_runs(8, 16, 1, shares, N, first, count, kv_first, kv_count), 0);
+        for (int j = 0; j < N; j++) {
+            cr_assert(count[j] == 0 || (count[j] == 1 && first[j] == at && kv_first[j] == at / 16));
+            at += count[j];
+        }
+        cr_assert_eq(at, 128);
+        sheaf__split_units(1 << 20, shares, N, count);
+        for (int j = 0; j < N; j++) at += count[j];
+        cr_assert_eq(at, 128 + (1 << 20));
+    }
+}
+
 /* Checks the laws of a cut in runs: all heads in order, on members with a share; K/V heads are those
  * touched; no member has many more of them by its share than in the cut of whole groups, and where groups
  * are divided, the slowest member gains. */

@@ -13,9 +13,12 @@ double sheaf__sum_of_shares(const double *shares, int n_members);
 void sheaf__split_units(int64_t n, const double *shares, int n_members, int64_t *counts);
 
 /* Query heads (r to each of g key/value heads) so that every member has whole groups or lies inside
- * one. Of all such cuts in member order, the one whose slowest member (heads by share) is fastest,
- * then the one nearest to the shares. Members inside one group share its key/value head: their
- * intervals overlap. All arrays [n_members]; kv_count 0 where q_count is 0. */
+ * one, which such members divide as sheaf__split_units does. Of all such cuts in member order, the
+ * one whose slowest member (heads by share) is fastest, then the one nearest to the shares (least
+ * squares), then the one in which the lower member gets more whole groups; where some get nothing,
+ * they come first, since the lower ones get more of what is divided elsewhere. Members inside one
+ * group share its key/value head: their intervals overlap. All arrays [n_members]; kv_count 0 where q_count is 0.
+ * Takes a time of about n_members * g * r. */
 enum sheaf_status sheaf__split_heads(int64_t g, int64_t r, const double *shares, int n_members,
                                      int64_t *q_first, int64_t *q_count, int64_t *kv_first,
                                      int64_t *kv_count);
