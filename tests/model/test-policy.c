@@ -496,10 +496,16 @@ Test(policy, members_hold_their_share) {
             double sum = members == 3 ? 4 : members;
             struct sheaf__policy *policy;
             cr_assert_eq(sheaf__policy_new(model, shares, members, &policy), 0);
+            size_t bytes[4], part, of_tensors[4] = {0};
+            cr_assert_eq(sheaf__policy_weight_bytes(policy, bytes), 0);
             for (int j = 0; j < members; j++) {
-                size_t bytes = 0;
-                cr_assert_eq(sheaf__policy_weight_bytes(policy, j, &bytes), 0);
-                cr_assert_leq((double)bytes, 1.1 * total * shares[j] / sum);
+                cr_assert_leq((double)bytes[j], 1.1 * total * shares[j] / sum);
+                for (struct sheaf_tensor *t = sheaf_get_first_tensor(model->ctx); t;
+                     t = sheaf_get_next_tensor(model->ctx, t)) {
+                    cr_assert_eq(sheaf__policy_tensor_bytes(policy, t, j, &part), 0);
+                    of_tensors[j] += part;
+                }
+                cr_assert_eq(bytes[j], of_tensors[j]);
             }
             sheaf__policy_free(policy);
         }

@@ -69,18 +69,17 @@ static enum sheaf_status count_compute(const struct sheaf__weights *model,
 static enum sheaf_status count_memory(const struct sheaf__weights *model,
                                       struct sheaf__policy *policy, enum sheaf_type kv,
                                       struct forecast *f) {
-    size_t *compute = calloc((size_t)f->n_members, sizeof *compute);
+    const size_t n = (size_t)f->n_members;
+    size_t *compute = calloc(4 * n, sizeof *compute), *weights = compute + n;
+    size_t *tokens = weights + n, *states = tokens + n;
     enum sheaf_status status =
         compute ? count_compute(model, policy, kv, f, compute)
                 : sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for a forecast");
-    for (int j = 0; !status && j < f->n_members; j++) {
-        size_t weights = 0;
-        double tokens = 0, states = 0;
-        status = sheaf__policy_weight_bytes(policy, j, &weights);
-        if (!status) status = sheaf__memory_cache(model, policy, j, f->n_ctx, kv, &tokens, &states);
-        f->member[j] =
-            (struct forecast_member){(double)weights, tokens + states, (double)compute[j]};
-    }
+    if (!status) status = sheaf__policy_weight_bytes(policy, weights);
+    if (!status) status = sheaf__memory_cache(model, policy, f->n_ctx, kv, tokens, states);
+    for (size_t j = 0; !status && j < n; j++)
+        f->member[j] = (struct forecast_member){(double)weights[j], (double)(tokens[j] + states[j]),
+                                                (double)compute[j]};
     free(compute);
     return status;
 }

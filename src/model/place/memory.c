@@ -1,57 +1,58 @@
 /* Counts bytes by split states. Pure: nothing is allocated on a device. */
 #include "model/place/memory.h"
 
+#include <string.h>
+
 #include "sheaf/meta.h"
 
 #include "model/arch/tag.h"
 
 /* ---- caches ---- */
 
-/* Bytes of a member's part of the states of one layer. */
-static enum sheaf_status state_bytes(const struct sheaf__hparams *hp,
-                                     const struct sheaf__policy *policy, int j, size_t *bytes) {
+/* Adds the members' parts of the states of one layer. */
+static enum sheaf_status add_states(const struct sheaf__hparams *hp,
+                                    const struct sheaf__policy *policy, size_t *bytes) {
     const int64_t conv = (hp->n_taps - 1) * sheaf__hparams_channels(hp);
     struct sheaf_tensor t[2] = {
         {.type = SHEAF_TYPE_F32, .ne = {conv, 1, 1, 1}},
         {.type = SHEAF_TYPE_F32, .ne = {hp->d_state * hp->d_inner, 1, 1, 1}}};
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
     for (int i = 0; !status && i < 2; i++) {
-        size_t part = 0;
         sheaf__tag_set(&t[i], i ? SHEAF__CACHE_STATE : SHEAF__CACHE_CONV, 0);
-        status = sheaf__policy_tensor_bytes(policy, &t[i], j, &part);
-        *bytes += part;
+        status = sheaf__policy_add_bytes(policy, &t[i], bytes);
     }
     return status;
 }
 
-/* Bytes of a member's part of the K/V cache of one layer. */
-static enum sheaf_status layer_bytes(const struct sheaf__hparams *hp,
-                                     const struct sheaf__policy *policy, int j, int64_t n_ctx,
-                                     enum sheaf_type kv, size_t *bytes) {
-    *bytes = 0;
+/* Adds the members' parts of the K/V cache of one layer. */
+static enum sheaf_status add_layer(const struct sheaf__hparams *hp,
+                                   const struct sheaf__policy *policy, int64_t n_ctx,
+                                   enum sheaf_type kv, size_t *bytes) {
     if (hp->arch->encoder) return SHEAF_STATUS_SUCCESS;
     struct sheaf_tensor k = {.type = kv, .ne = {sheaf__hparams_cache_k(hp), n_ctx, 1, 1}};
     struct sheaf_tensor v = {.type = kv, .ne = {sheaf__hparams_cache_v(hp), n_ctx, 1, 1}};
-    size_t k_bytes = 0, v_bytes = 0;
     sheaf__tag_set(&k, SHEAF__CACHE_K, 0);
     sheaf__tag_set(&v, SHEAF__CACHE_V, 0);
-    enum sheaf_status status = sheaf__policy_tensor_bytes(policy, &k, j, &k_bytes);
-    if (!status && v.ne[0]) status = sheaf__policy_tensor_bytes(policy, &v, j, &v_bytes);
-    *bytes = k_bytes + v_bytes;
+    enum sheaf_status status = sheaf__policy_add_bytes(policy, &k, bytes);
+    if (!status && v.ne[0]) status = sheaf__policy_add_bytes(policy, &v, bytes);
     return status;
 }
 
 enum sheaf_status sheaf__memory_cache(const struct sheaf__weights *model,
-                                      const struct sheaf__policy *policy, int member, int64_t n_ctx,
-                                      enum sheaf_type kv, double *tokens, double *states) {
+                                      const struct sheaf__policy *policy, int64_t n_ctx,
+                                      enum sheaf_type kv, size_t *tokens, size_t *states) {
     const struct sheaf__hparams *hp = &model->hp;
     const int64_t n = sheaf__hparams_n_recurrent(hp);
-    size_t layer = 0, state = 0;
+    const size_t members = (size_t)sheaf__policy_n_members(policy);
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
-    if (n < hp->n_layer) status = layer_bytes(hp, policy, member, n_ctx, kv, &layer);
-    if (!status && n) status = state_bytes(hp, policy, member, &state);
-    *tokens = (double)layer * (double)(hp->n_layer - n);
-    *states = (double)state * (double)n;
+    memset(tokens, 0, members * sizeof *tokens);
+    memset(states, 0, members * sizeof *states);
+    if (n < hp->n_layer) status = add_layer(hp, policy, n_ctx, kv, tokens);
+    if (!status && n) status = add_states(hp, policy, states);
+    for (size_t j = 0; j < members; j++) {
+        tokens[j] *= (size_t)(hp->n_layer - n);
+        states[j] *= (size_t)n;
+    }
     return status;
 }
 

@@ -373,29 +373,41 @@ enum sheaf_status sheaf__policy_get_state(const struct sheaf_tensor *tensor, con
     return status;
 }
 
+static size_t part_bytes(const struct sheaf_split_state *state, const struct sheaf_tensor *t,
+                         int member) {
+    int64_t ne[SHEAF_MAX_DIMS];
+    sheaf_split_state_local_ne(state, t->ne, member, ne);
+    return sheaf_row_size(t->type, ne[0]) * (size_t)(ne[1] * ne[2] * ne[3]);
+}
+
 enum sheaf_status sheaf__policy_tensor_bytes(const struct sheaf__policy *policy,
                                              const struct sheaf_tensor *tensor, int member,
                                              size_t *bytes) {
     struct sheaf_split_state *state = NULL;
     enum sheaf_status status = sheaf__policy_get_state(tensor, policy, &state);
     if (status) return status;
-    int64_t ne[SHEAF_MAX_DIMS];
-    sheaf_split_state_local_ne(state, tensor->ne, member, ne);
+    *bytes = part_bytes(state, tensor, member);
     sheaf_split_state_free(state);
-    *bytes = sheaf_row_size(tensor->type, ne[0]) * (size_t)(ne[1] * ne[2] * ne[3]);
     return SHEAF_STATUS_SUCCESS;
 }
 
-enum sheaf_status sheaf__policy_weight_bytes(const struct sheaf__policy *policy, int member,
-                                             size_t *bytes) {
+enum sheaf_status sheaf__policy_add_bytes(const struct sheaf__policy *policy,
+                                          const struct sheaf_tensor *tensor, size_t *bytes) {
+    struct sheaf_split_state *state = NULL;
+    enum sheaf_status status = sheaf__policy_get_state(tensor, policy, &state);
+    if (status) return status;
+    for (int j = 0; j < policy->n; j++) bytes[j] += part_bytes(state, tensor, j);
+    sheaf_split_state_free(state);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+enum sheaf_status sheaf__policy_weight_bytes(const struct sheaf__policy *policy, size_t *bytes) {
     const struct sheaf_context *ctx = policy->model->ctx;
-    *bytes = 0;
+    memset(bytes, 0, (size_t)policy->n * sizeof *bytes);
     for (struct sheaf_tensor *t = sheaf_get_first_tensor(ctx); t;
          t = sheaf_get_next_tensor(ctx, t)) {
-        size_t part = 0;
-        enum sheaf_status status = sheaf__policy_tensor_bytes(policy, t, member, &part);
+        enum sheaf_status status = sheaf__policy_add_bytes(policy, t, bytes);
         if (status) return status;
-        *bytes += part;
     }
     return SHEAF_STATUS_SUCCESS;
 }

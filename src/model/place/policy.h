@@ -47,9 +47,11 @@ enum sheaf_status sheaf__policy_cut_experts(struct sheaf__policy *policy, const 
  * sheaf_backend_meta_get_split_state_fn. */
 enum sheaf_status sheaf__policy_get_state(const struct sheaf_tensor *tensor, const void *user,
                                           struct sheaf_split_state **out);
-/* Bytes of the weights that a member holds. */
-enum sheaf_status sheaf__policy_weight_bytes(const struct sheaf__policy *policy, int member,
-                                             size_t *bytes);
+/* Bytes of the weights that each member holds, [members]. */
+enum sheaf_status sheaf__policy_weight_bytes(const struct sheaf__policy *policy, size_t *bytes);
+/* Adds each member's part of one tensor, [members]: for all of them in the time that one takes. */
+enum sheaf_status sheaf__policy_add_bytes(const struct sheaf__policy *policy,
+                                          const struct sheaf_tensor *tensor, size_t *bytes);
 /* The member's part of one tensor. */
 enum sheaf_status sheaf__policy_tensor_bytes(const struct sheaf__policy *policy,
                                              const struct sheaf_tensor *tensor, int member,

@@ -148,14 +148,15 @@ static enum sheaf_status compare_fingerprints(const struct sheaf__weights *model
     return status;
 }
 
-/* Bytes of weights and cache of member j. */
-static enum sheaf_status member_bytes(const struct sheaf__session *s, int j, enum sheaf_type kv,
+/* Bytes of weights and cache of each member, [members]. */
+static enum sheaf_status member_bytes(const struct sheaf__session *s, enum sheaf_type kv,
                                       size_t *bytes) {
-    double tokens = 0, states = 0;
-    enum sheaf_status status = sheaf__policy_weight_bytes(s->policy, j, bytes);
-    if (!status)
-        status = sheaf__memory_cache(s->model, s->policy, j, s->n_ctx, kv, &tokens, &states);
-    *bytes += (size_t)(tokens + states);
+    const size_t n = (size_t)s->n_members;
+    size_t *tokens = calloc(2 * n, sizeof *tokens), *states = tokens + n;
+    enum sheaf_status status = tokens ? sheaf__policy_weight_bytes(s->policy, bytes) : no_memory();
+    if (!status) status = sheaf__memory_cache(s->model, s->policy, s->n_ctx, kv, tokens, states);
+    for (size_t j = 0; !status && j < n; j++) bytes[j] += tokens[j] + states[j];
+    free(tokens);
     return status;
 }
 
@@ -174,10 +175,13 @@ enum sheaf_status sheaf__session_token_bytes(const struct sheaf__session *s, int
         if (status) return status;
         *bytes += (double)part * sheaf__weights_read_share(s->model, w);
     }
-    double tokens = 0, states = 0;
+    const size_t n = (size_t)s->n_members;
+    size_t *tokens = calloc(2 * n, sizeof *tokens), *states = tokens + n;
     enum sheaf_status status =
-        sheaf__memory_cache(s->model, s->policy, j, s->n_ctx, kv_type, &tokens, &states);
-    *bytes += tokens / (double)s->n_ctx * n_past + states;
+        tokens ? sheaf__memory_cache(s->model, s->policy, s->n_ctx, kv_type, tokens, states)
+               : no_memory();
+    if (!status) *bytes += (double)tokens[j] / (double)s->n_ctx * n_past + (double)states[j];
+    free(tokens);
     return status;
 }
 
@@ -186,10 +190,12 @@ static enum sheaf_status check_memory(const struct sheaf__session *s, enum sheaf
     int n_hosts = sheaf_world_n_hosts();
     size_t *needs = calloc((size_t)n_hosts, sizeof *needs);
     size_t *frees = calloc((size_t)n_hosts, sizeof *frees);
+    size_t *bytes = calloc((size_t)s->n_members, sizeof *bytes);
     const sheaf_backend_dev_t *devices = NULL;
     size_t n_devices = 0;
     enum sheaf_status status =
-        needs && frees ? sheaf_world_devices(&devices, &n_devices) : no_memory();
+        needs && frees && bytes ? sheaf_world_devices(&devices, &n_devices) : no_memory();
+    if (!status) status = member_bytes(s, kv, bytes);
     for (int host = 0; !status && host < n_hosts; host++) {
         size_t total;
         sheaf__host_room(devices, n_devices, host, &frees[host], &total);
@@ -197,9 +203,7 @@ static enum sheaf_status check_memory(const struct sheaf__session *s, enum sheaf
     const double gib = 1024.0 * 1024 * 1024;
     for (int j = 0; !status && j < s->n_members; j++) {
         int host = sheaf_world_host_index(sheaf_world_device_rank(s->members[j]));
-        size_t need = 0, free_bytes = 0, total = 0;
-        status = member_bytes(s, j, kv, &need);
-        if (status) break;
+        size_t need = bytes[j], free_bytes = 0, total = 0;
         sheaf_backend_dev_memory(s->members[j], &free_bytes, &total);
         if (sheaf_backend_dev_type(s->members[j]) == SHEAF_BACKEND_DEVICE_TYPE_CPU && host >= 0) {
             needs[host] += need;
@@ -225,22 +229,23 @@ static enum sheaf_status check_memory(const struct sheaf__session *s, enum sheaf
     }
     free(needs);
     free(frees);
+    free(bytes);
     return status;
 }
 
 static enum sheaf_status count_bytes(struct sheaf__session *s) {
     double sum = 0, mine = 0;
-    for (int j = 0; j < s->n_members; j++) {
-        size_t bytes = 0;
+    size_t *bytes = calloc((size_t)s->n_members, sizeof *bytes);
+    enum sheaf_status status = bytes ? sheaf__policy_weight_bytes(s->policy, bytes) : no_memory();
+    for (int j = 0; !status && j < s->n_members; j++) {
         sum += s->shares[j];
         if (sheaf_world_device_rank(s->members[j]) != sheaf_world_rank()) continue;
-        enum sheaf_status status = sheaf__policy_weight_bytes(s->policy, j, &bytes);
-        if (status) return status;
-        s->weight_bytes += bytes;
+        s->weight_bytes += bytes[j];
         mine += s->shares[j];
     }
-    s->share_bytes = (size_t)((double)s->model->total_bytes * (mine / sum));
-    return SHEAF_STATUS_SUCCESS;
+    if (!status) s->share_bytes = (size_t)((double)s->model->total_bytes * (mine / sum));
+    free(bytes);
+    return status;
 }
 
 /* ---- set-up ---- */
