@@ -86,17 +86,19 @@ static struct sheaf_tensor *scratch_in_order(struct builder *b,
     return sheaf__meta_placeholder(b, whole->type, (int64_t[]){total, 1, 1, 1}, after, whole->name);
 }
 
-/* The view of the scratch that is member j's dense slice. */
-static struct sheaf_tensor *block_of(struct builder *b, struct sheaf_tensor *scratch,
-                                     const struct sheaf_split_state *state,
-                                     const struct sheaf_tensor *whole, int j) {
+/* Copies between the whole, which `whole` describes, and the members' dense slices in the scratch. */
+static void copy_blocks(struct builder *b, const struct sheaf_split_state *state,
+                        const struct sheaf_tensor *whole, struct sheaf_tensor *dense,
+                        struct sheaf_tensor *scratch, enum copy_direction direction) {
     size_t before = 0;
-    int64_t ne[SHEAF_MAX_DIMS];
-    for (int i = 0; i < j; i++) before += sheaf__meta_slice_bytes(state, i, whole->type, whole->ne);
-    sheaf_split_state_local_ne(state, whole->ne, j, ne);
-    struct sheaf_tensor *t = sheaf__meta_view_of(b, scratch, ne, before);
-    sheaf__meta_shape_dense(t, ne);
-    return t;
+    for (int j = 0; j < b->dev->n_members && !b->status; j++) {
+        int64_t ne[SHEAF_MAX_DIMS];
+        sheaf_split_state_local_ne(state, whole->ne, j, ne);
+        struct sheaf_tensor *block = sheaf__meta_view_of(b, scratch, ne, before);
+        sheaf__meta_shape_dense(block, ne);
+        copy_intervals(b, state, j, dense, block, direction);
+        before += sheaf__meta_slice_bytes(state, j, whole->type, whole->ne);
+    }
 }
 
 /* Sizes of the members' slices in units of so many bytes; owned by the instruction. */
@@ -203,10 +205,7 @@ static struct sheaf_tensor *build_all_gather(struct builder *b,
     collective(b, SHEAF_COMM_ALL_GATHER, index, in, scratch, sizes);
     struct sheaf_tensor *out =
         sheaf__meta_placeholder(b, whole->type, whole->ne, scratch, whole->name);
-    for (int j = 0; j < b->dev->n_members && !b->status; j++) {
-        copy_intervals(b, from->state, j, out, block_of(b, scratch, from->state, whole, j),
-                       SLICE_TO_WHOLE);
-    }
+    copy_blocks(b, from->state, whole, out, scratch, SLICE_TO_WHOLE);
     return out;
 }
 
@@ -218,10 +217,7 @@ static struct sheaf_tensor *build_reduce_scatter(struct builder *b,
     size_t *sizes = slice_sizes(b, to->state, whole, sizeof(float));
     if (!blocks_are_whole(to->state, whole->ne)) {
         struct sheaf_tensor *scratch = scratch_in_order(b, to->state, whole, in);
-        for (int j = 0; j < b->dev->n_members && !b->status; j++) {
-            copy_intervals(b, to->state, j, in, block_of(b, scratch, to->state, whole, j),
-                           WHOLE_TO_SLICE);
-        }
+        copy_blocks(b, to->state, whole, in, scratch, WHOLE_TO_SLICE);
         in = scratch;
     }
     int64_t ne[SHEAF_MAX_DIMS];
