@@ -152,6 +152,8 @@ Test(info, members_of_the_shares, .timeout = 60) {
     cr_expect(strstr(out, "over a cache of 256, 2 members"), "%s", out);
     cr_assert_eq(info("-m " MODEL " --split 3,1,0,2"), 0, "%s", out);
     cr_expect(strstr(out, "\n3        - ") && !strstr(out, "\n4        - "), "%s", out);
+    cr_assert_eq(info("--preset llama-8b --split 3,1"), 0, "%s", out);
+    cr_expect(strstr(out, "\n1        - ") && !strstr(out, "\n2        - "), "%s", out);
     cr_expect_eq(info("-m " MODEL " --devices CPU0 --split 3,1"), 1, "%s", out);
     cr_expect(strstr(out, "2 numbers, but there is 1 member"), "%s", out);
     cr_expect_eq(info("-m " MODEL " --split 3,x"), 2, "%s", out);
@@ -264,7 +266,7 @@ Test(info, says_nothing_before_a_wrong_name, .timeout = 60) {
     static const char error[] = "sheaf-info: --layer 99: the model's layers are 0..3\n";
     cr_expect_eq(info("-m " MODEL " --plan --layer 99"), 1);
     cr_expect_str_eq(out, error, "%s", out);
-    cr_expect_eq(info("-m " MODEL " --split 3,1 --members 2,3"), 1);
+    cr_expect_eq(info("-m " MODEL " --split 3,1 --members 2,3"), 2);
     cr_expect(strstr(out, "sheaf-info: --split 3,1 has 2 numbers, but there are 3 members") == out,
               "%s", out);
     cr_expect_eq(info("-m /nowhere.gguf"), 1);

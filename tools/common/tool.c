@@ -65,13 +65,43 @@ enum sheaf_status tool_check_split(const char *split) {
     return sheaf__read_shares(split, NULL, 0) ? SHEAF_STATUS_SUCCESS : sheaf__refuse_split(split);
 }
 
+/* The rank that a name of a list ends with ("CPU0@1"); -1: that of every rank. */
+static long rank_of_name(const char *name) {
+    const char *at = memchr(name, '@', strcspn(name, ","));
+    return at ? strtol(at + 1, NULL, 10) : -1;
+}
+
+static const char *next_name(const char *p) {
+    p = strchr(p, ',');
+    return p ? p + 1 : NULL;
+}
+
+static bool is_named_before(const char *list, const char *name) {
+    const size_t n = strcspn(name, ",");
+    for (const char *p = list; p != name; p = next_name(p))
+        if (strcspn(p, ",") == n && !memcmp(p, name, n)) return true;
+    return false;
+}
+
 enum sheaf_status tool_check_devices(const char *list) {
-    for (const char *p = list; p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL)
-        if (!strcspn(p, ","))
+    long highest = -1;
+    for (const char *p = list; p; p = next_name(p)) {
+        const int n = (int)strcspn(p, ",");
+        const long rank = rank_of_name(p);
+        if (!n)
             return sheaf_set_error(SHEAF_STATUS_INVALID,
                                    "--devices '%.60s' has an empty name: give all, or names with "
                                    "commas between them (CPU0@0,CPU0@1)",
                                    list);
+        if (is_named_before(list, p))
+            return sheaf_set_error(SHEAF_STATUS_INVALID, "--devices names %.*s twice", n, p);
+        if (rank >= 0 && rank < highest)
+            return sheaf_set_error(SHEAF_STATUS_INVALID,
+                                   "--devices: list the devices by rank, lower ranks first: %.*s "
+                                   "stands behind one of rank %ld",
+                                   n, p, highest);
+        if (rank > highest) highest = rank;
+    }
     return SHEAF_STATUS_SUCCESS;
 }
 

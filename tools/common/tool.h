@@ -31,7 +31,8 @@ enum sheaf_status tool_set_cpus(int64_t threads, bool fast);
 enum sheaf_status tool_set_sums(const char *sums);
 /* --split (NULL: not given): INVALID if it is right for no number of members. */
 enum sheaf_status tool_check_split(const char *split);
-/* The same of --devices: NULL, all or names. Only the job knows which devices there are. */
+/* The same of --devices: NULL, all or names, each once, of lower ranks first. Only the job knows
+ * which devices there are. */
 enum sheaf_status tool_check_devices(const char *list);
 /* The row of --split-sums in a tool's table, for the field at `offset`. */
 #define TOOL_SPLIT_SUMS(offset)                                                                    \

@@ -1,10 +1,12 @@
 /* The command line of sheaf-info. */
 #include "options.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
 
+#include "base/shares.h"
 #include "model/file/mix.h"
 #include "model/random_model.h"
 
@@ -30,7 +32,7 @@ static const struct option option_table[] = {
      "types of the preset's matrices, as sheaf-quantize names them (Q4_K_M)", NULL},
     {"--members", NULL, OPTION_LIST, AT(members), AT(n_members), 1, MAX_MEMBERS, "N,..",
      "for N members that the job need not have (one process with --split 3,1: 2); several: a row "
-     "each (with --preset 1,2,..1024)",
+     "each (with --preset as many as --split has shares, else 1,2,..1024)",
      NULL},
     {"--ctx", "-c --ctx-size", OPTION_INT, AT(n_ctx), 0, 0, 1 << 24, "N",
      "tokens of context that the cache is made for, 0: all that the model was trained on (the "
@@ -119,6 +121,23 @@ static enum sheaf_status check_model(const struct options *o) {
     return SHEAF_STATUS_SUCCESS;
 }
 
+/* --members and a list of shares have the same number. A preset has no members but these. */
+static enum sheaf_status check_shares(struct options *o) {
+    const int n = o->params.split ? sheaf__read_shares(o->params.split, NULL, 0) : 0;
+    if (n > MAX_MEMBERS && (o->preset || o->n_members))
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "--split has %d numbers: at most %d", n,
+                               (int)MAX_MEMBERS);
+    if (n && o->preset && !o->n_members) o->members[o->n_members++] = n;
+    for (int i = 0; n && i < o->n_members; i++)
+        if (o->members[i] != n)
+            return sheaf_set_error(
+                SHEAF_STATUS_INVALID,
+                "--split %.60s has %d number%s, but there %s %" PRId64 " member%s", o->params.split,
+                n, n == 1 ? "" : "s", o->members[i] == 1 ? "is" : "are", o->members[i],
+                o->members[i] == 1 ? "" : "s");
+    return SHEAF_STATUS_SUCCESS;
+}
+
 /* A preset is of the tool's own list, and so are the types of its matrices. */
 static enum sheaf_status check_names(const struct options *o) {
     struct sheaf__random_model_params p = sheaf__random_model_default_params();
@@ -190,9 +209,10 @@ enum sheaf_status info_options_parse(int argc, char **argv, struct options *o) {
     if (o->settings && argc > 2)
         return sheaf_set_error(SHEAF_STATUS_INVALID, "--settings takes no other options");
     o->params.n_ctx = o->n_ctx < 0 ? 0 : o->n_ctx ? o->n_ctx : -1;
+    enum sheaf_status checked = check_shares(o);
     if (o->preset && !o->n_members)
         for (int64_t n = 1; n <= 1024; n *= 2) o->members[o->n_members++] = n;
-    enum sheaf_status checked = check_model(o);
+    if (!checked) checked = check_model(o);
     if (!checked) checked = check_names(o);
     if (!checked) checked = check_alone(o);
     if (!checked) checked = check_plan(o);
