@@ -74,7 +74,8 @@ struct sheaf_split_state *sheaf_split_state_new(enum sheaf_split_axis axis, int 
                                                 int n_segments);
 struct sheaf_split_state *sheaf_split_state_mirrored(int n_members);
 struct sheaf_split_state *sheaf_split_state_partial(int n_members);
-/* One segment, outer 1: units of `inner` elements, a partition with these counts. */
+/* One segment, outer 1: units of `inner` elements, a partition with these counts. NULL also if their
+ * sum overflows. */
 struct sheaf_split_state *sheaf_split_state_cut(enum sheaf_split_axis axis, int n_members,
                                                 const int64_t *counts, int64_t inner);
 struct sheaf_split_state *sheaf_split_state_copy(const struct sheaf_split_state *state);
@@ -88,14 +89,18 @@ enum sheaf_status sheaf_split_state_from_ne(enum sheaf_split_axis axis, int n_me
 enum sheaf_status sheaf_split_state_to_ne(const struct sheaf_split_state *state, int64_t *ne,
                                           uint32_t *nr);
 
-/* Same axis and the same intervals for every member, however they are written. */
+/* Same axis and the same intervals for every member, however they are written. False, too, if a
+ * segment's numbers are wrong: below their least, too large, or a member's units outside of it. */
 bool sheaf_split_state_equal(const struct sheaf_split_state *a, const struct sheaf_split_state *b);
 /* Does the state fit a tensor of this shape and type: sums, bounds, whole blocks on axis 0. Sets
  * the error text. */
 enum sheaf_status sheaf_split_state_check(const struct sheaf_split_state *state,
                                           const struct sheaf_tensor *tensor);
+/* Has every index exactly one owner? False also for what sheaf_split_state_equal calls wrong. */
 bool sheaf_split_state_is_partition(const struct sheaf_split_state *state);
-/* Extent of the cut dimension on a member; for MIRRORED and PARTIAL the whole `ne`. */
+/* The next three are for states that sheaf_split_state_check has found right.
+ *
+ * Extent of the cut dimension on a member; for MIRRORED and PARTIAL the whole `ne`. */
 int64_t sheaf_split_state_extent(const struct sheaf_split_state *state, int member, int64_t ne);
 /* Shape of the slice of `member`. */
 void sheaf_split_state_local_ne(const struct sheaf_split_state *state,

@@ -24,6 +24,31 @@ const char *sheaf_split_axis_name(enum sheaf_split_axis axis) {
 
 static bool is_cut(const struct sheaf_split_state *s) { return (unsigned)s->axis < SHEAF_MAX_DIMS; }
 
+/* Elements of one repeat and of all. False: the segment's numbers are wrong or too large. */
+static bool measure(const struct sheaf_split_segment *g, int64_t *run, int64_t *all) {
+    return g->outer >= 1 && g->inner >= 1 && g->units >= 0 &&
+           !__builtin_mul_overflow(g->units, g->inner, run) &&
+           !__builtin_mul_overflow(*run, g->outer, all);
+}
+
+/* Do the member's units lie in the segment? */
+static bool is_inside(const struct sheaf_split_segment *g, int member) {
+    const int64_t first = g->first[member], count = g->count[member];
+    return count >= 0 && first >= 0 && count <= g->units && first <= g->units - count;
+}
+
+/* The elements of all segments; -1: the cut is none. */
+static int64_t total(const struct sheaf_split_state *s) {
+    int64_t n = 0, run, all;
+    for (int i = 0; i < s->n_segments; i++) {
+        const struct sheaf_split_segment *g = &s->segments[i];
+        if (!measure(g, &run, &all) || __builtin_add_overflow(n, all, &n)) return -1;
+        for (int j = 0; j < s->n_members; j++)
+            if (!is_inside(g, j)) return -1;
+    }
+    return n;
+}
+
 static enum sheaf_status make_state(enum sheaf_split_axis axis, int n_members, int n_segments,
                                     struct sheaf_split_state **out) {
     *out = NULL;
@@ -78,7 +103,10 @@ struct sheaf_split_state *sheaf_split_state_cut(enum sheaf_split_axis axis, int 
     for (int j = 0; j < n_members; j++) {
         seg->first[j] = seg->units;
         seg->count[j] = counts[j];
-        seg->units += counts[j];
+        if (!__builtin_add_overflow(seg->units, counts[j], &seg->units)) continue;
+        sheaf_split_state_free(s);
+        sheaf_set_error(SHEAF_STATUS_INVALID, "split state: the counts overflow");
+        return NULL;
     }
     return s;
 }
@@ -112,6 +140,8 @@ enum sheaf_status sheaf_split_state_from_ne(enum sheaf_split_axis axis, int n_me
     if (cut && n_segments < 1)
         return sheaf_set_error(SHEAF_STATUS_INVALID, "split state: a cut needs a segment");
     struct sheaf_split_state *s;
+    int64_t extent = 0;
+    bool fits = true;
     const enum sheaf_status st = make_state(axis, n_members, cut ? n_segments : 0, &s);
     if (st) return st;
     for (int i = 0; i < s->n_segments; i++) {
@@ -133,12 +163,13 @@ enum sheaf_status sheaf_split_state_from_ne(enum sheaf_split_axis axis, int n_me
         for (int j = 0; j < n_members; j++) {
             seg->first[j] = seg->units;
             seg->count[j] = row[j] / seg->inner;
-            if (__builtin_add_overflow(seg->units, seg->count[j], &seg->units)) {
-                sheaf_split_state_free(s);
-                return sheaf_set_error(SHEAF_STATUS_INVALID, "split state: segment %d overflows",
-                                       i);
-            }
+            fits = fits && !__builtin_add_overflow(seg->units, seg->count[j], &seg->units);
         }
+        int64_t run, all;
+        if (fits && measure(seg, &run, &all) && !__builtin_add_overflow(extent, all, &extent))
+            continue;
+        sheaf_split_state_free(s);
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "split state: segment %d overflows", i);
     }
     *out = s;
     return SHEAF_STATUS_SUCCESS;
@@ -158,8 +189,14 @@ static bool is_ascending(const struct sheaf_split_segment *seg, int n_members) {
 
 enum sheaf_status sheaf_split_state_to_ne(const struct sheaf_split_state *state, int64_t *ne,
                                           uint32_t *nr) {
+    int64_t run, all;
     for (int i = 0; i < state->n_segments; i++) {
         const struct sheaf_split_segment *seg = &state->segments[i];
+        if (!measure(seg, &run, &all))
+            return sheaf_set_error(SHEAF_STATUS_INVALID,
+                                   "split state: segment %d wants outer >= 1, inner >= 1, units >= "
+                                   "0, and a product of them below 2^63",
+                                   i);
         if (!is_ascending(seg, state->n_members) || seg->outer > UINT32_MAX)
             return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
                                    "split state: segment %d is not a partition in member order, "
@@ -219,17 +256,11 @@ static bool stream_next(struct stream *t, int64_t *lo, int64_t *hi) {
     return true;
 }
 
-static int64_t total(const struct sheaf_split_state *s) {
-    int64_t n = 0;
-    for (int i = 0; i < s->n_segments; i++)
-        n += s->segments[i].outer * s->segments[i].units * s->segments[i].inner;
-    return n;
-}
-
 bool sheaf_split_state_equal(const struct sheaf_split_state *a, const struct sheaf_split_state *b) {
     if (a->axis != b->axis || a->n_members != b->n_members) return false;
     if (!is_cut(a)) return true;
-    if (total(a) != total(b)) return false;
+    const int64_t extent = total(a);
+    if (extent < 0 || extent != total(b)) return false;
     for (int j = 0; j < a->n_members; j++) {
         struct stream x = stream_of(a, j), y = stream_of(b, j);
         int64_t xl = 0, xh = 0, yl = 0, yh = 0;
@@ -283,13 +314,10 @@ enum sheaf_status sheaf_split_state_check(const struct sheaf_split_state *state,
     for (int i = 0; i < state->n_segments; i++) {
         const struct sheaf_split_segment *g = &state->segments[i];
         int64_t run = 0, all = 0;
-        if (g->outer < 1 || g->inner < 1 || g->units < 0 ||
-            __builtin_mul_overflow(g->units, g->inner, &run) ||
-            __builtin_mul_overflow(run, g->outer, &all) || __builtin_add_overflow(sum, all, &sum))
+        if (!measure(g, &run, &all) || __builtin_add_overflow(sum, all, &sum))
             return misfit(tensor, state, "a segment is outer >= 1, inner >= 1, units >= 0");
         for (int j = 0; j < state->n_members; j++) {
-            if (g->count[j] < 0 || g->first[j] < 0 || g->count[j] > g->units ||
-                g->first[j] > g->units - g->count[j])
+            if (!is_inside(g, j))
                 return misfit(tensor, state, "a member's units lie outside their segment");
             if (g->count[j] && (g->first[j] * g->inner % block || g->count[j] * g->inner % block))
                 return misfit(tensor, state,
@@ -306,14 +334,14 @@ enum sheaf_status sheaf_split_state_check(const struct sheaf_split_state *state,
 }
 
 bool sheaf_split_state_is_partition(const struct sheaf_split_state *state) {
-    if (!is_cut(state)) return false;
+    if (!is_cut(state) || total(state) < 0) return false;
     for (int i = 0; i < state->n_segments; i++) {
         const struct sheaf_split_segment *g = &state->segments[i];
         int64_t owned = 0, end = 0;
         bool ordered = true; /* then neighbours alone can overlap */
         for (int j = 0; j < state->n_members; j++) {
-            owned += g->count[j];
             if (!g->count[j]) continue;
+            if (__builtin_add_overflow(owned, g->count[j], &owned)) return false;
             ordered = ordered && g->first[j] >= end;
             end = g->first[j] + g->count[j];
         }

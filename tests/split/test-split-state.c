@@ -197,6 +197,53 @@ Test(state, check_refuses_what_does_not_fit) {
     cr_expect_null(sheaf_split_state_new(SHEAF_SPLIT_AXIS_0, INT32_MAX, INT32_MAX));
 }
 
+/* Numbers that no cut has, as a program may write them: nothing overflows, and nothing loops. */
+Test(state, wrong_numbers_are_found, .timeout = 20) {
+    const int64_t big = INT64_MAX / 2 + 1;
+    S *s = NULL;
+    int64_t ne[4];
+    uint32_t nr[2] = {1, 1};
+    cr_expect_null(sheaf_split_state_cut(SHEAF_SPLIT_AXIS_1, 2, (int64_t[]){big, big}, 1));
+    cr_expect(strstr(sheaf_last_error(), "counts overflow"), "%s", sheaf_last_error());
+    const struct {
+        int n;
+        int64_t ne[4];
+        uint32_t nr[2];
+    } sums[] = {{1, {big, big}, {1}},          /* of a segment: units are 2, a unit is large */
+                {1, {big / 4, big / 4}, {8}},  /* its repeats */
+                {2, {big, 0, 0, big}, {1, 1}}, /* of the segments */
+                {1, {INT64_MAX, INT64_MAX - 1}, {1}}}; /* of the units */
+    for (size_t i = 0; i < sizeof sums / sizeof *sums; i++) {
+        cr_expect_eq(
+            sheaf_split_state_from_ne(SHEAF_SPLIT_AXIS_1, 2, sums[i].n, sums[i].ne, sums[i].nr, &s),
+            SHEAF_STATUS_INVALID, "sum %zu", i);
+        cr_expect_null(s);
+    }
+    const struct {
+        int64_t outer, inner, units, count, first;
+    } wrong[] = {{-1, 1, 4, 2, 2},       {0, 1, 4, 2, 2},         {1, 0, 4, 2, 2},
+                 {1, -1, 4, 2, 2},       {1, 1, 4, 3, 2},         {1, 1, 4, -1, 2},
+                 {1, big, 4, 2, 2},      {big, 1, 4, 2, 2},       {1, 1, 4, 2, -2},
+                 {1, 1, -4, 2, 2},       {1, 1, 4, INT64_MAX, 2}, {1, 1, 4, 2, INT64_MAX},
+                 {INT64_MIN, 1, 4, 2, 2}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        struct sheaf_tensor t = tensor(SHEAF_TYPE_F32, 8, 4);
+        char text[80];
+        s = sheaf_split_state_cut(SHEAF_SPLIT_AXIS_1, 2, (int64_t[]){2, 2}, 1);
+        s->segments[0] =
+            (struct sheaf_split_segment){wrong[i].outer, wrong[i].inner, wrong[i].units,
+                                         s->segments[0].first, s->segments[0].count};
+        s->segments[0].count[1] = wrong[i].count;
+        s->segments[0].first[1] = wrong[i].first;
+        cr_expect_eq(sheaf_split_state_check(s, &t), SHEAF_STATUS_INVALID, "segment %zu", i);
+        cr_expect_not(sheaf_split_state_is_partition(s), "segment %zu", i);
+        cr_expect_not(sheaf_split_state_equal(s, s), "segment %zu", i);
+        cr_expect_neq(sheaf_split_state_to_ne(s, ne, nr), SHEAF_STATUS_SUCCESS, "segment %zu", i);
+        cr_expect_eq(sheaf_split_state_print(s, text, sizeof text), text);
+        sheaf_split_state_free(s);
+    }
+}
+
 /* ---- sets ---- */
 
 static uint64_t next(uint64_t *s) {
