@@ -1,4 +1,9 @@
-/* The key of a graph, by which the meta backend finds the program that it compiled for it. */
+/* The key of a graph, by which the meta backend finds the program that it compiled for it.
+ *
+ * A program keeps the strides of its leaves' slices. Those of weights, caches and inputs are made
+ * with the leaf. Of an earlier result the key has the state, which says the rest: only nodes that
+ * are no views are kept (sched/split.c), those are dense, and so are the members' slices of them,
+ * computed or converted. */
 #include <stdlib.h>
 
 #include "base/hash.h"
