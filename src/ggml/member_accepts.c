@@ -110,15 +110,15 @@ static bool set_rows(const struct sheaf_tensor *n) {
            (n->src[2]->type == SHEAF_TYPE_I64 || n->src[2]->type == SHEAF_TYPE_I32);
 }
 
-/* Conversions: from floats to anything, from blocks to F32; numbers of rows only between their like
- * and F32. */
+/* Conversions: from floats to anything, from blocks to dense rows of F32; numbers of rows only
+ * between their like and F32. */
 static bool copy(const struct sheaf_tensor *n) {
     const enum sheaf_type from = n->src[0]->type, to = n->type;
     if (from == to) return true;
     if (from == SHEAF_TYPE_I64 || to == SHEAF_TYPE_I64) return false;
     if (from == SHEAF_TYPE_I32 || to == SHEAF_TYPE_I32)
         return from == SHEAF_TYPE_F32 || to == SHEAF_TYPE_F32;
-    if (sheaf_is_quantized(from)) return to == SHEAF_TYPE_F32;
+    if (sheaf_is_quantized(from)) return to == SHEAF_TYPE_F32 && lies(n, ROWS);
     return !sheaf_is_quantized(to) ||
            (from == SHEAF_TYPE_F32 && lies(n->src[0], ROWS) && sheaf_is_contiguous(n));
 }
@@ -174,6 +174,23 @@ static bool relative(const struct sheaf_tensor *n) {
     return n->type == n->src[0]->type && (n->type == SHEAF_TYPE_F16 || n->type == SHEAF_TYPE_BF16);
 }
 static bool dense_f32(const struct sheaf_tensor *n) { return all_f32(n) && dense_from(n, 0); }
+/* The kernels that mix streams are made for the four of DeepSeek V4. */
+enum { HC_STREAMS = 4 };
+static bool hc_comb(const struct sheaf_tensor *n) { return dense_f32(n) && n->ne[0] == HC_STREAMS; }
+static bool hc_post(const struct sheaf_tensor *n) {
+    const bool mixes = n->src[3] != NULL;
+    return dense_f32(n) && (!mixes || (n->ne[1] == HC_STREAMS && n->src[1]->ne[1] == HC_STREAMS));
+}
+/* A circular pad goes around an end once. */
+static bool pad(const struct sheaf_tensor *n) {
+    enum { CIRCULAR = 8 }; /* a word (sheaf/ops.h) */
+    const int32_t *p = n->op_params;
+    for (int i = 0; i < SHEAF_MAX_DIMS && p[CIRCULAR]; i++) {
+        const int64_t most = n->src[0]->ne[i];
+        if (p[2 * i] > most || p[2 * i + 1] > most) return false;
+    }
+    return all_f32(n);
+}
 /* ggml 0.27 finds rows of the fourth dimension in the wrong place. */
 static bool equal_numbers(const struct sheaf_tensor *n) {
     return n->src[0]->ne[3] == 1 && n->src[0]->type == SHEAF_TYPE_I32 &&
@@ -229,7 +246,7 @@ static const struct limits limits[SHEAF_OP_COUNT] = {
     [SHEAF_OP_FLASH_ATTN_EXT] = {true, ROWS, ROWS, DENSE, flash_attn},
     [SHEAF_OP_REPEAT] = ROW(repeat),
     [SHEAF_OP_CONCAT] = ROW(concat),
-    [SHEAF_OP_PAD] = {true, ROWS, ANY, DENSE, all_f32},
+    [SHEAF_OP_PAD] = {true, ROWS, ANY, DENSE, pad},
     [SHEAF_OP_SSM_CONV] = {true, DENSE, DENSE, DENSE, all_f32},
     [SHEAF_OP_SSM_SCAN] = {true, DENSE, ROWS, DENSE, ssm_scan},
     [SHEAF_OP_GATED_DELTA_NET] = {true, ROWS, ROWS, DENSE, delta_net},
@@ -259,9 +276,9 @@ static const struct limits limits[SHEAF_OP_COUNT] = {
     [SHEAF_OP_ADD_REL_POS] = {true, DENSE, DENSE, DENSE, dense_f32},
     [SHEAF_OP_COUNT_EQUAL] = {true, DENSE, DENSE, DENSE, equal_numbers},
     [SHEAF_OP_LIGHTNING_INDEXER] = {true, DENSE, DENSE, DENSE, indexer},
-    [SHEAF_OP_DSV4_HC_COMB] = {true, DENSE, DENSE, DENSE, dense_f32},
+    [SHEAF_OP_DSV4_HC_COMB] = {true, DENSE, DENSE, DENSE, hc_comb},
     [SHEAF_OP_DSV4_HC_PRE] = {true, DENSE, DENSE, DENSE, dense_f32},
-    [SHEAF_OP_DSV4_HC_POST] = {true, DENSE, DENSE, DENSE, dense_f32},
+    [SHEAF_OP_DSV4_HC_POST] = {true, DENSE, DENSE, DENSE, hc_post},
     [SHEAF_OP_RWKV_WKV6] = {true, DENSE, DENSE, DENSE, linear},
     [SHEAF_OP_RWKV_WKV7] = {true, DENSE, DENSE, DENSE, wkv7},
     [SHEAF_OP_GATED_LINEAR_ATTN] = {true, DENSE, DENSE, DENSE, linear},

@@ -278,6 +278,9 @@ Test(ggml_member, debians_cpu_device) {
     cr_expect_eq(run(NULL, "CPU0,ggml:CPU",
                      IN_TREE "bin/sheaf-backend-ops test -e 5e-4 -m CPU0,ggml:CPU -o ADD_ID"),
                  0, "%s", out);
+    cr_expect_eq(run(NULL, "CPU0,ggml:CPU",
+                     IN_TREE "bin/sheaf-backend-ops test -e 5e-4 -m CPU0,ggml:CPU -o DSV4_HC_POST"),
+                 0, "%s", out);
 }
 
 /* Graphs by chance, their leaves cut by chance, over members of ggml alone and beside a CPU of

@@ -254,6 +254,10 @@ static void gen_cpy(struct op_list *l, const struct op_family *f) {
                 c->in[1] = laid(shape(all_types[to], 256, 4, 3, 2),
                                 layout % 2 ? LAYOUT_PLAIN : LAYOUT_GAP);
             }
+            if (to >= COUNT(floats)) continue; /* elements of a row of blocks lie together */
+            struct op_case *c = add(l, f, 2);
+            c->in[0] = shape(all_types[from], 256, 4, 3, 2);
+            c->in[1] = laid(shape(all_types[to], 256, 4, 3, 2), LAYOUT_TRANSPOSED);
         }
     }
     static const enum sheaf_type ints[] = {SHEAF_TYPE_I32, SHEAF_TYPE_I64, SHEAF_TYPE_F32};

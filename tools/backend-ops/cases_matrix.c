@@ -69,26 +69,26 @@ void gen_deepseek(struct op_list *l, const struct op_family *f) {
         gen_indexer(l, f);
         return;
     }
-    for (int i = 0; i < 5; i++) {
-        const int64_t n = i == 4 ? 0 : i == 3 ? 1 : 12;
-        const struct operand streams = laid(shape(SHEAF_TYPE_F32, 36, 4, n, 1),
+    for (int i = 0; i < 6; i++) {
+        const int64_t n = i == 4 ? 0 : i == 3 ? 1 : 12, s = i == 5 ? 3 : 4;
+        const struct operand streams = laid(shape(SHEAF_TYPE_F32, 36, s, n, 1),
                                             n > 1 && i < 3 ? (enum layout)i : LAYOUT_PLAIN);
-        struct op_case *c = add(l, f, op == SHEAF_OP_DSV4_HC_POST ? 4 - i % 2 : 3);
+        struct op_case *c = add(l, f, op == SHEAF_OP_DSV4_HC_POST ? (i < 5 ? 4 - i % 2 : 4) : 3);
         c->i[0] = i;
         if (op == SHEAF_OP_DSV4_HC_COMB) {
-            c->in[0] = shape(SHEAF_TYPE_F32, 24, n, 1, 1);
+            c->in[0] = shape(SHEAF_TYPE_F32, (2 + s) * s, n, 1, 1);
             c->in[1] = shape(SHEAF_TYPE_F32, 3, 1, 1, 1);
-            c->in[2] = shape(SHEAF_TYPE_F32, 24, 1, 1, 1);
+            c->in[2] = shape(SHEAF_TYPE_F32, (2 + s) * s, 1, 1, 1);
         } else if (op == SHEAF_OP_DSV4_HC_PRE) {
             c->n_in = 2;
             c->in[0] = streams;
             c->in[1] =
-                i % 2 ? shape(SHEAF_TYPE_F32, 36, 4, n, 1) : shape(SHEAF_TYPE_F32, 4, n, 1, 1);
+                i % 2 ? shape(SHEAF_TYPE_F32, 36, s, n, 1) : shape(SHEAF_TYPE_F32, s, n, 1, 1);
         } else {
             c->in[0] = shape(SHEAF_TYPE_F32, 36, n, 1, 1);
             c->in[1] = streams;
-            c->in[2] = shape(SHEAF_TYPE_F32, 4, n, 1, 1);
-            c->in[3] = shape(SHEAF_TYPE_F32, 4, 4, n, 1);
+            c->in[2] = shape(SHEAF_TYPE_F32, s, n, 1, 1);
+            c->in[3] = shape(SHEAF_TYPE_F32, s, s, n, 1);
         }
     }
 }

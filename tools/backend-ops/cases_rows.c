@@ -139,7 +139,7 @@ void gen_repeat(struct op_list *l, const struct op_family *f) {
 
 /* i[0]: which sides */
 void gen_pad(struct op_list *l, const struct op_family *f) {
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 7; i++) {
         one(l, f, laid(shape(SHEAF_TYPE_F32, 12, 4, 6, 2), (enum layout)(i % 4)), 0, 0);
         l->cases[l->n - 1].i[0] = i;
     }
@@ -148,10 +148,12 @@ void gen_pad(struct op_list *l, const struct op_family *f) {
     l->cases[l->n - 1].large = true;
 }
 T *build_pad(C *ctx, const struct op_case *c, T **x) {
-    static const int left[6][4] = {{0},          {3, 0, 0, 0}, {0, 1, 2, 0},
-                                   {0, 0, 0, 1}, {2, 1, 0, 0}, {0}};
-    static const int right[6][4] = {{4, 0, 0, 0}, {0}, {0, 3, 0, 0}, {0}, {5, 6, 0, 0}, {0}};
-    return sheaf_pad(ctx, x[0], left[c->i[0]], right[c->i[0]], c->i[0] == 4);
+    static const int left[7][4] = {{0},          {3, 0, 0, 0}, {0, 1, 2, 0}, {0, 0, 0, 1},
+                                   {2, 1, 0, 0}, {0},          {0, 9, 13, 5}};
+    static const int right[7][4] = {{4, 0, 0, 0}, {0}, {0, 3, 0, 0}, {0},
+                                    {5, 6, 0, 0}, {0}, {25, 0, 0, 0}};
+    const bool circular = c->i[0] == 4 || c->i[0] == 6; /* around once, and several times */
+    return sheaf_pad(ctx, x[0], left[c->i[0]], right[c->i[0]], circular);
 }
 
 void gen_group_norm(struct op_list *l, const struct op_family *f) {
