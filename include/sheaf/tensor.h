@@ -94,7 +94,7 @@ struct sheaf_tensor *sheaf_get_next_tensor(const struct sheaf_context *ctx,
 struct sheaf_tensor *sheaf_get_tensor(const struct sheaf_context *ctx, const char *name);
 
 /* Names longer than SHEAF_MAX_NAME-1 bytes are cut. Both that set one return `tensor` and accept
- * NULL. */
+ * NULL; the old name may be an argument. */
 struct sheaf_tensor *sheaf_set_name(struct sheaf_tensor *tensor, const char *name);
 struct sheaf_tensor *sheaf_format_name(struct sheaf_tensor *tensor, const char *fmt, ...)
 #if defined(__GNUC__)

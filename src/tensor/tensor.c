@@ -214,10 +214,12 @@ struct sheaf_tensor *sheaf_set_name(struct sheaf_tensor *t, const char *name) {
 
 struct sheaf_tensor *sheaf_format_name(struct sheaf_tensor *t, const char *fmt, ...) {
     if (!t) return NULL;
+    char name[sizeof t->name] = ""; /* aside first: the old name may be an argument */
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(t->name, sizeof t->name, fmt, ap);
+    vsnprintf(name, sizeof name, fmt, ap);
     va_end(ap);
+    memcpy(t->name, name, sizeof name);
     return t;
 }
 

@@ -174,6 +174,10 @@ Test(core_tensor, names_and_lookup) {
     cr_assert_eq(sheaf_get_tensor(ctx, "blk.3.w"), b);
     cr_assert_null(sheaf_get_tensor(ctx, "blk.3"));
     cr_assert_null(sheaf_set_name(NULL, "x"));
+    cr_assert_str_eq(sheaf_get_name(sheaf_set_name(b, sheaf_get_name(b))), "blk.3.w");
+    sheaf_format_name(b, "%s.%s", "x", sheaf_get_name(b));
+    cr_assert_str_eq(sheaf_get_name(b), "x.blk.3.w");
+    sheaf_set_name(b, sheaf_get_name(b) + 2);
     sheaf_set_input(NULL);
     sheaf_new_graph_custom(ctx, 4); /* an object that is no tensor */
     T *c = sheaf_dup_tensor(ctx, b);
