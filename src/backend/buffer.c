@@ -299,6 +299,13 @@ enum sheaf_status sheaf_backend_tensor_alloc(sheaf_backend_buffer_t b, struct sh
                                              void *addr) {
     const size_t base = (size_t)sheaf_backend_buffer_get_base(b), at = (size_t)addr;
     size_t end;
+    if (sheaf_backend_buffer_is_multi_buffer(b)) {
+        return sheaf_set_error(
+            SHEAF_STATUS_INVALID,
+            "place '%s': a multi-buffer has no memory of its own; place it in one "
+            "of its parts",
+            t->name);
+    }
     if (at < base || !sheaf__add_size(at - base, sheaf_backend_buffer_get_alloc_size(b, t), &end) ||
         end > b->size) {
         return sheaf_set_error(SHEAF_STATUS_INVALID,

@@ -57,6 +57,16 @@ Test(buffer, a_multi_buffer_speaks_for_its_parts) {
     cr_assert_eq(sheaf_backend_buffer_get_usage(all), SHEAF_BACKEND_BUFFER_USAGE_WEIGHTS);
     cr_assert_eq(sheaf_backend_buffer_get_usage(parts[1]), SHEAF_BACKEND_BUFFER_USAGE_WEIGHTS);
     OK(sheaf_backend_buffer_reset(all));
+    /* tensors lie in the parts */
+    struct sheaf_context *ctx =
+        sheaf_init((struct sheaf_init_params){.mem_size = 1 << 14, .no_alloc = true});
+    struct sheaf_tensor *t = sheaf_new_tensor_1d(ctx, SHEAF_TYPE_F32, 4);
+    struct sheaf_tallocr talloc;
+    sheaf_tallocr_init(&talloc, all);
+    cr_assert_eq(sheaf_tallocr_alloc(&talloc, t), SHEAF_STATUS_INVALID);
+    cr_assert(strstr(sheaf_last_error(), "one of its parts"), "%s", sheaf_last_error());
+    cr_assert_null(t->buffer);
+    sheaf_free(ctx);
     sheaf_backend_buffer_free(all); /* and the parts: the leak checker sees */
 }
 
