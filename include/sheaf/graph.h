@@ -22,7 +22,7 @@ size_t sheaf_graph_overhead_custom(size_t size);
 
 /* Appends everything that `tensor` needs and that the graph does not hold yet, in dependency order,
  * `tensor` last. Fails if tensor is NULL (a constructor failed before; its error text is kept) or
- * the graph is full. */
+ * the graph is full: then it is computed by none (INVALID) until it is cleared. */
 enum sheaf_status sheaf_build_forward_expand(struct sheaf_cgraph *graph,
                                              struct sheaf_tensor *tensor);
 void sheaf_graph_clear(struct sheaf_cgraph *graph);

@@ -4,6 +4,7 @@
 #include "sheaf/backend-impl.h"
 
 #include "backend/registry.h"
+#include "tensor/graph.h"
 
 const char *sheaf_backend_name(sheaf_backend_t backend) {
     return backend->iface->get_name(backend);
@@ -42,12 +43,15 @@ enum sheaf_status sheaf_backend_alloc_buffer(sheaf_backend_t backend, size_t siz
 
 enum sheaf_status sheaf_backend_graph_compute_async(sheaf_backend_t backend,
                                                     struct sheaf_cgraph *graph) {
+    const enum sheaf_status st = sheaf__graph_check_whole(graph);
+    if (st) return st;
     return backend->iface->graph_compute_async ? backend->iface->graph_compute_async(backend, graph)
                                                : backend->iface->graph_compute(backend, graph);
 }
 
 enum sheaf_status sheaf_backend_graph_compute(sheaf_backend_t backend, struct sheaf_cgraph *graph) {
-    enum sheaf_status st = backend->iface->graph_compute(backend, graph);
+    enum sheaf_status st = sheaf__graph_check_whole(graph);
+    if (!st) st = backend->iface->graph_compute(backend, graph);
     return st ? st : sheaf_backend_synchronize(backend);
 }
 

@@ -134,6 +134,8 @@ enum sheaf_status sheaf_backend_graph_plan_create(sheaf_backend_t backend,
                                                   const struct sheaf_cgraph *graph,
                                                   sheaf_backend_graph_plan_t *out) {
     *out = NULL;
+    const enum sheaf_status st = sheaf__graph_check_whole(graph);
+    if (st) return st;
     if (backend->iface->graph_plan_create)
         return backend->iface->graph_plan_create(backend, graph, out);
     struct plain_plan *p = malloc(sizeof *p);
@@ -161,6 +163,8 @@ void sheaf_backend_graph_plan_free(sheaf_backend_t backend, sheaf_backend_graph_
 enum sheaf_status sheaf_backend_graph_plan_update(sheaf_backend_t backend,
                                                   sheaf_backend_graph_plan_t plan,
                                                   const struct sheaf_cgraph *graph) {
+    const enum sheaf_status st = sheaf__graph_check_whole(graph);
+    if (st) return st;
     if (backend->iface->graph_plan_create)
         return backend->iface->graph_plan_update(backend, plan, graph);
     struct plain_plan *p = (struct plain_plan *)(void *)plan;

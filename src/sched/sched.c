@@ -255,10 +255,8 @@ static enum sheaf_status split(struct sheaf_backend_sched *s, struct sheaf_cgrap
     enum sheaf_status st = clear_slot(s, s->current);
     for (int c = 0; c < s->n_copies && !st; c++) /* its nodes have the copies of that slot */
         if (s->slots[c].graph == graph) st = clear_slot(s, c);
+    if (!st) st = sheaf__graph_check_whole(graph);
     if (st) return st;
-    if (graph->overflowed)
-        return sheaf_set_error(SHEAF_STATUS_INVALID, "scheduler: the graph is not whole; it was "
-                                                     "built on when it was full");
     slot->graph = graph;
     slot->uid = graph->uid;
     st = sheaf__sched_assign(s, slot);

@@ -124,6 +124,15 @@ enum sheaf_status sheaf_build_forward_expand(struct sheaf_cgraph *g, struct shea
     return add(g, tensor);
 }
 
+enum sheaf_status sheaf__graph_check_whole(const struct sheaf_cgraph *g) {
+    if (!g->overflowed) return SHEAF_STATUS_SUCCESS;
+    return sheaf_set_error(
+        SHEAF_STATUS_INVALID,
+        "graph: it is not whole, since a tensor did not fit when it was built (%d "
+        "nodes); make it with sheaf_new_graph_custom and a larger size",
+        g->size);
+}
+
 int sheaf_graph_size(const struct sheaf_cgraph *g) { return g->size; }
 int sheaf_graph_n_nodes(const struct sheaf_cgraph *g) { return g->n_nodes; }
 int sheaf_graph_n_leafs(const struct sheaf_cgraph *g) { return g->n_leafs; }
@@ -165,6 +174,7 @@ struct sheaf_cgraph *sheaf_graph_view(struct sheaf_context *ctx, struct sheaf_cg
         .nodes = g->nodes + first,
         .leafs = g->leafs,
         .uid = sheaf__graph_next_uid(),
+        .overflowed = g->overflowed,
     };
     return v;
 }

@@ -25,6 +25,10 @@ struct sheaf_cgraph {
     bool overflowed; /* a node did not fit: the graph is not whole until it is cleared */
 };
 
+/* INVALID (text set) if the graph lacks a tensor that did not fit: computing what it has would pass
+ * for the whole. */
+enum sheaf_status sheaf__graph_check_whole(const struct sheaf_cgraph *graph);
+
 /* A number for a new or changed graph. */
 uint64_t sheaf__graph_next_uid(void);
 

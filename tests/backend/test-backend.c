@@ -406,6 +406,36 @@ Test(backend_plan, refuses_a_graph_without_memory) {
 
 /* ---- small things ---- */
 
+/* It lacks a node: what it has must not pass for the whole. */
+Test(backend, a_graph_that_was_too_small_is_refused) {
+    struct rig r;
+    up(&r);
+    struct sheaf_context *ctx =
+        sheaf_init((struct sheaf_init_params){.mem_size = 1 << 16, .no_alloc = true});
+    struct sheaf_tensor *t = r.x;
+    for (int i = 0; i < 6; i++) t = sheaf_scale(ctx, t, 2);
+    struct sheaf_cgraph *g = sheaf_new_graph_custom(ctx, 4);
+    cr_assert_eq(sheaf_build_forward_expand(g, t), SHEAF_STATUS_ALLOC_FAILED);
+    sheaf_backend_buffer_t buffer;
+    OK(sheaf_backend_alloc_ctx_tensors(ctx, r.backend, &buffer));
+    sheaf_backend_graph_plan_t plan = NULL;
+    struct sheaf_cgraph *part = sheaf_graph_view(ctx, g, 0, 2);
+    const enum sheaf_status refused[] = {sheaf_backend_graph_compute(r.backend, g),
+                                         sheaf_backend_graph_compute_async(r.backend, g),
+                                         sheaf_backend_graph_plan_create(r.backend, g, &plan),
+                                         sheaf_backend_graph_compute(r.backend, part)};
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        cr_expect_eq(refused[i], SHEAF_STATUS_INVALID, "%zu: %d", i, refused[i]);
+    cr_expect(strstr(sheaf_last_error(), "not whole"), "%s", sheaf_last_error());
+    sheaf_backend_graph_plan_free(r.backend, plan);
+    sheaf_graph_clear(g);
+    OK(sheaf_build_forward_expand(g, r.y));
+    OK(sheaf_backend_graph_compute(r.backend, g));
+    sheaf_backend_buffer_free(buffer);
+    sheaf_free(ctx);
+    down(&r);
+}
+
 Test(backend, guid_alignment_offload) {
     struct rig a, b;
     up(&a);
