@@ -62,6 +62,15 @@ static inline struct sheaf_tensor *make_view(struct sheaf_context *ctx, enum she
     return t;
 }
 
+/* Rows and elements can be counted, also where a dimension is 0. */
+static inline bool is_countable(const int64_t ne[SHEAF_MAX_DIMS]) {
+    int64_t n = 1;
+    for (int i = 0; i < SHEAF_MAX_DIMS; i++) {
+        if (__builtin_mul_overflow(n, ne[i] ? ne[i] : 1, &n)) return false;
+    }
+    return true;
+}
+
 static inline bool is_float_type(enum sheaf_type type) {
     return type != SHEAF_TYPE_I32 && type != SHEAF_TYPE_I64;
 }

@@ -257,7 +257,8 @@ static bool check_im2col(const struct sheaf_tensor *dst) {
     const struct sheaf_tensor *x = dst->src[0];
     const int32_t *p = dst->op_params;
     return is_plain(dst) && is_dense(dst) && is_plain(x) && check_places(dst, x, 1) &&
-           dst->ne[0] == (int64_t)p[0] * p[1] * x->ne[2] && dst->ne[3] == x->ne[3];
+           dst->ne[0] == product(3, (const int64_t[]){p[0], p[1], x->ne[2]}) &&
+           dst->ne[3] == x->ne[3];
 }
 
 static bool check_conv(const struct sheaf_tensor *dst) {

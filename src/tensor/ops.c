@@ -299,12 +299,11 @@ struct sheaf_tensor *sheaf_cast(struct sheaf_context *ctx, struct sheaf_tensor *
 static struct sheaf_tensor *reshape(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                     const int64_t ne[SHEAF_MAX_DIMS]) {
     if (missing(a, a)) return NULL;
-    int64_t n = 1;
-    for (int i = 0; i < SHEAF_MAX_DIMS; i++) {
-        if (ne[i] < 0 || __builtin_mul_overflow(n, ne[i], &n))
-            return refuse("RESHAPE", a, NULL, "the new shape is negative or too large");
-    }
-    if (n != sheaf_nelements(a))
+    bool negative = false;
+    for (int i = 0; i < SHEAF_MAX_DIMS; i++) negative = negative || ne[i] < 0;
+    if (negative || !is_countable(ne))
+        return refuse("RESHAPE", a, NULL, "the new shape is negative or too large");
+    if (ne[0] * ne[1] * ne[2] * ne[3] != sheaf_nelements(a))
         return refuse("RESHAPE", a, NULL, "the new shape has another number of elements");
     if (!sheaf_is_contiguous(a))
         return refuse("RESHAPE", a, NULL, "the operand must be contiguous; use sheaf_cont");
@@ -349,6 +348,7 @@ static struct sheaf_tensor *view(struct sheaf_context *ctx, struct sheaf_tensor 
     for (int i = 0; i < SHEAF_MAX_DIMS; i++) {
         if (ne[i] < 0) return refuse("VIEW", a, NULL, "a dimension is negative");
     }
+    if (!is_countable(ne)) return refuse("VIEW", a, NULL, "it is too large");
     if (ne[0] % block)
         return refuse("VIEW", a, NULL, "dimension 0 must be whole blocks of the type");
     if (offset % sheaf_type_size(a->type))

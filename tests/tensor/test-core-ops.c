@@ -798,6 +798,20 @@ Test(core_ops, views_point_into_their_owner) {
     sheaf_free(ctx);
 }
 
+/* As of new tensors: rows and elements are countable. */
+Test(core_ops, views_have_no_more_elements_than_can_be_counted) {
+    C *ctx = arena(1 << 14, true);
+    const int64_t many = (int64_t)1 << 22, most = (int64_t)1 << 62;
+    T *a = sheaf_new_tensor_1d(ctx, SHEAF_TYPE_F32, 4 * many);
+    cr_expect_null(sheaf_view_4d(ctx, a, 1, many, many, many, 1, 1, 1, 0)); /* overlapping */
+    cr_expect(strstr(sheaf_last_error(), "too large"), "%s", sheaf_last_error());
+    cr_expect_not_null(sheaf_view_4d(ctx, a, 1, many, many, 1, 1, 1, 1, 0));
+    T *empty = sheaf_new_tensor_2d(ctx, SHEAF_TYPE_F32, 0, 5);
+    cr_expect_null(sheaf_reshape_4d(ctx, empty, 0, most, most, 4));
+    cr_expect_not_null(sheaf_reshape_4d(ctx, empty, 0, most, 1, 1));
+    sheaf_free(ctx);
+}
+
 /* Parameters land where sheaf/ops.h says. */
 Test(core_ops, parameters_lie_as_documented) {
     C *ctx = arena(1 << 16, true);
