@@ -33,6 +33,7 @@ struct entry { /* of a tensor in the graph at hand */
     size_t offset;
     bool placed; /* this allocator gave it memory, and has not freed or passed it on */
     bool has_offset;
+    bool ended; /* a view that is no longer counted with its owner */
 };
 
 struct pool { /* the memory of one buffer type */
@@ -243,9 +244,12 @@ static enum sheaf_status release_if_dead(struct sheaf_gallocr *g, const struct s
     return give_back(pool, e->offset, padded_size(pool, t));
 }
 
-/* The last reader of a view has run: its owner is looked at by one view less. */
+/* The last reader of a view has run: its owner is looked at by one view less. Once: the scheduler
+ * lists copies at the start of a split, so a view may be read before it is listed. */
 static enum sheaf_status end_view(struct sheaf_gallocr *g, const struct sheaf_tensor *view) {
-    if (view->flags & SHEAF_TENSOR_FLAG_OUTPUT) return SHEAF_STATUS_SUCCESS;
+    struct entry *e = find(g, view);
+    if (e->ended || view->flags & SHEAF_TENSOR_FLAG_OUTPUT) return SHEAF_STATUS_SUCCESS;
+    e->ended = true;
     find(g, view->view_src)->n_views--;
     return release_if_dead(g, view->view_src);
 }

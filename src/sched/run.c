@@ -77,7 +77,7 @@ static enum sheaf_status copy_strided(struct sheaf_backend_sched *s, const struc
 }
 
 static enum sheaf_status fill_copy(struct sheaf_backend_sched *s, struct sched_slot *slot,
-                                   const struct sched_copy *copy) {
+                                   const struct sched_copy *copy, int before) {
     struct sheaf_tensor *dst = copy->copy[s->current];
     const int owner = sheaf__sched_map_get(&slot->map, sheaf__memory_owner(copy->src));
     const int from = owner == SCHED_NONE ? SCHED_NONE : slot->info.at[owner].backend;
@@ -92,6 +92,9 @@ static enum sheaf_status fill_copy(struct sheaf_backend_sched *s, struct sched_s
         } else {
             st = settle(s, to);
         }
+        /* With one slot its memory may have been that of a result of `to`, which was copied to
+         * another backend after that event. */
+        if (!st && s->n_copies == 1) st = wait_for(s, from, before);
         if (!st)
             st =
                 sheaf_backend_tensor_copy_async(s->backends[from], s->backends[to], copy->src, dst);
@@ -291,7 +294,7 @@ enum sheaf_status sheaf__sched_run(struct sheaf_backend_sched *s, struct sched_s
         if (slot->direct)
             st = settle(s, before);
         for (int k = 0; k < sp->n_copies && !st; k++)
-            st = fill_copy(s, slot, &slot->copies.at[sp->first_copy + k]);
+            st = fill_copy(s, slot, &slot->copies.at[sp->first_copy + k], before);
         if (!st) st = wait_for(s, b, before);
         if (st) break;
         if (s->callback) {

@@ -110,7 +110,8 @@ struct sched_slot {
     SCHED_LIST(struct sheaf_tensor *)
     blocks; /* SCHED_BLOCK descriptors each: copies, redirected nodes */
     int n_tensors;
-    /* a split reads or writes another backend's memory where it lies, or writes an input */
+    /* a split reads or writes another backend's memory where it lies, or writes an input, or copies
+     * go where another backend's results may lie */
     bool direct;
     bool patched, in_flight;
     uint64_t n_subgraphs; /* ever built */

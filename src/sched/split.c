@@ -131,6 +131,10 @@ static enum sheaf_status add_copy(struct sheaf_backend_sched *s, struct sched_sl
         if (s->n_copies > 1) t->flags |= SHEAF_TENSOR_FLAG_OUTPUT;
     }
     if (shared) info->copies = i;
+    for (int b = 0; s->n_copies == 1 && b < s->n_backends; b++) {
+        /* the copy may lie where a dead result of b was */
+        if (b != backend && s->bufts[b] == s->bufts[backend]) slot->direct = true;
+    }
     slot->copies.n++;
     slot->splits.at[slot->splits.n - 1].n_copies++;
     *out = copy;
@@ -244,7 +248,10 @@ static enum sheaf_status add_node(struct sheaf_backend_sched *s, struct sched_sl
         if (!src || (exec->target && exec->run->src[j] != src)) continue;
         if (!wants_copy(s, slot, backend, src)) {
             const struct sched_info *home = sheaf__sched_info_of(slot, sheaf__memory_owner(src));
-            if (home->backend != backend && home->position != SCHED_NONE) slot->direct = true;
+            /* a leaf without memory of its own: copies may get its memory after its last reader */
+            if (home->backend != backend &&
+                (home->position != SCHED_NONE || !sheaf__sched_is_placed(s, src)))
+                slot->direct = true;
             continue;
         }
         struct sched_copy *copy = find_copy(slot, src, backend);

@@ -558,6 +558,132 @@ Test(sched, shared_memory_needs_no_copies) {
     sheaf_backend_free(two[1]);
 }
 
+/* ---- when memory may be used again ---- */
+
+enum { REUSE_N = 4096, REUSE_WORK = 384, REUSE_STEPS = 6 };
+
+struct reuse {
+    struct sheaf_context *ctx, *weights;
+    struct sheaf_tensor *w; /* on A: 3 */
+    struct sheaf_cgraph *graph;
+    sheaf_backend_buffer_t buffer;
+    sheaf_backend_sched_t sched;
+};
+
+static void reuse_up(struct reuse *u, sheaf_backend_t *backends) {
+    static float three[REUSE_N];
+    for (int i = 0; i < REUSE_N; i++) three[i] = 3;
+    u->ctx = sheaf_init((struct sheaf_init_params){
+        .mem_size = 32 * sheaf_tensor_overhead() + sheaf_graph_overhead(), .no_alloc = true});
+    u->weights = sheaf_init(
+        (struct sheaf_init_params){.mem_size = 2 * sheaf_tensor_overhead(), .no_alloc = true});
+    u->w = sheaf_new_tensor_1d(u->weights, SHEAF_TYPE_F32, REUSE_N);
+    cr_assert(!sheaf_backend_alloc_ctx_tensors(u->weights, &a.backend, &u->buffer));
+    sheaf_backend_buffer_set_usage(u->buffer, SHEAF_BACKEND_BUFFER_USAGE_WEIGHTS);
+    cr_assert(!sheaf_backend_tensor_set(u->w, three, 0, sizeof three));
+    u->graph = sheaf_new_graph(u->ctx);
+    u->sched = sheaf_backend_sched_new(backends, NULL, 3, 64, false, false);
+    cr_assert(u->sched, "%s", sheaf_last_error());
+}
+
+static void reuse_down(struct reuse *u) {
+    sheaf_backend_sched_free(u->sched);
+    sheaf_backend_buffer_free(u->buffer);
+    sheaf_free(u->weights);
+    sheaf_free(u->ctx);
+}
+
+static struct sheaf_tensor *reuse_node(struct reuse *u, struct sheaf_tensor *t, sheaf_backend_t on,
+                                       bool output) {
+    if (output) sheaf_set_output(t);
+    cr_assert(!sheaf_build_forward_expand(u->graph, t));
+    cr_assert(!sheaf_backend_sched_set_tensor_backend(u->sched, t, on));
+    return t;
+}
+
+static void reuse_check(const struct sheaf_tensor *t, float value) {
+    float got[2];
+    cr_assert(!sheaf_backend_tensor_get(t, &got[0], 0, sizeof got[0]));
+    cr_assert(
+        !sheaf_backend_tensor_get(t, &got[1], sheaf_nbytes(t) - sizeof got[1], sizeof got[1]));
+    cr_expect(got[0] == value && got[1] == value, "'%s': %g ... %g, not %g", t->name,
+              (double)got[0], (double)got[1], (double)value);
+}
+
+/* o is looked at by two views. The first is copied to B with what comes before it in B's split, so
+ * it is read before it is listed; that ends one view of o, not two. */
+Test(sched, a_view_copied_early_ends_once) {
+    struct reuse u;
+    reuse_up(&u, all);
+    struct sheaf_context *c = u.ctx;
+    struct sheaf_tensor *o = reuse_node(&u, sheaf_scale(c, u.w, 2), &a.backend, false);
+    struct sheaf_tensor *n = reuse_node(&u, sheaf_scale(c, u.w, 1), &b.backend, false);
+    struct sheaf_tensor *early = sheaf_view_1d(c, o, REUSE_N, 0);
+    struct sheaf_tensor *sum = reuse_node(&u, sheaf_add(c, n, early), &b.backend, true);
+    struct sheaf_tensor *late = reuse_node(&u, sheaf_view_1d(c, o, REUSE_N, 0), &a.backend, false);
+    struct sheaf_tensor *other = reuse_node(&u, sheaf_scale(c, u.w, 5), &a.backend, true);
+    struct sheaf_tensor *last = reuse_node(&u, sheaf_scale(c, late, 1), &a.backend, true);
+    cr_assert(!sheaf_backend_sched_graph_compute(u.sched, u.graph), "%s", sheaf_last_error());
+    reuse_check(sheaf_set_name(sum, "sum"), 9);
+    reuse_check(sheaf_set_name(other, "other"), 15);
+    reuse_check(sheaf_set_name(last, "last"), 6);
+    reuse_down(&u);
+}
+
+/* `reader` has much to do before it reads x, an input that lies in memory of the CPU, or a result
+ * of its own. After that the memory is free, and a copy for the CPU comes to lie there: it must not
+ * be filled before x has been read. */
+static void filled_after_reader(sheaf_backend_t reader, bool input) {
+    static float ones[REUSE_N], zeros[REUSE_WORK * REUSE_WORK];
+    sheaf_backend_t three[] = {reader, &a.backend, cpu};
+    struct reuse u;
+    for (int i = 0; i < REUSE_N; i++) ones[i] = 1;
+    reuse_up(&u, three);
+    struct sheaf_context *c = u.ctx;
+    struct sheaf_tensor *in = sheaf_new_tensor_1d(c, SHEAF_TYPE_F32, REUSE_N), *x = in;
+    struct sheaf_tensor *work = sheaf_new_tensor_2d(c, SHEAF_TYPE_F32, REUSE_WORK, REUSE_WORK);
+    sheaf_set_input(in);
+    sheaf_set_input(work);
+    sheaf_set_output(work); /* its memory and that of `in` shall not become one */
+    cr_assert(!sheaf_build_forward_expand(u.graph, in));
+    struct sheaf_tensor *y = reuse_node(&u, sheaf_scale(c, u.w, 2), &a.backend, false), *p = work;
+    if (!input) x = reuse_node(&u, sheaf_scale(c, in, 1), reader, false);
+    for (int i = 0; i < REUSE_STEPS; i++)
+        p = reuse_node(&u, sheaf_mul_mat(c, work, p), reader, i + 1 == REUSE_STEPS);
+    struct sheaf_tensor *r = reuse_node(&u, sheaf_concat(c, x, x, 0), reader, true);
+    struct sheaf_tensor *z = reuse_node(&u, sheaf_scale(c, y, 2), cpu, true);
+    cr_assert(!sheaf_backend_sched_alloc_graph(u.sched, u.graph), "%s", sheaf_last_error());
+    cr_assert_eq(z->data, x->data, "the copy lies elsewhere: the test shows nothing");
+    cr_assert(!sheaf_backend_tensor_set(in, ones, 0, sizeof ones));
+    cr_assert(!sheaf_backend_tensor_set(work, zeros, 0, sizeof zeros));
+    cr_assert(!sheaf_backend_sched_graph_compute(u.sched, u.graph), "%s", sheaf_last_error());
+    reuse_check(sheaf_set_name(r, "r"), 1);
+    reuse_check(sheaf_set_name(z, "z"), 12);
+    reuse_down(&u);
+}
+
+Test(sched, copies_wait_for_readers_in_shared_memory) {
+    sheaf_backend_t reader;
+    cr_assert(!sheaf_backend_init_by_type(SHEAF_BACKEND_DEVICE_TYPE_CPU, NULL, &reader));
+    filled_after_reader(reader, true);
+    filled_after_reader(reader, false);
+    sheaf_backend_free(reader);
+}
+
+static void up_two_devices(void) {
+    setenv("SHEAF_CPU_DEVICES", "2", 1);
+    up();
+}
+
+TestSuite(sched_devices, .init = up_two_devices, .fini = down);
+Test(sched_devices, copies_wait_for_readers_of_inputs) {
+    sheaf_backend_t reader;
+    if (sheaf_backend_init_by_name("CPU1", NULL, &reader))
+        cr_skip_test("one CPU device: %s", sheaf_last_error());
+    filled_after_reader(reader, true);
+    sheaf_backend_free(reader);
+}
+
 /* ---- writes into memory of another backend ---- */
 
 enum { SW_0 = 12, SW_1 = 10, SW_2 = 2, SW_N = SW_0 * SW_1 * SW_2 };
