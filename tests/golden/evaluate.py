@@ -95,7 +95,8 @@ def frequencies(n):  # of the pairs of n elements, and the size of what is rotat
     size, factor = key('rope.scaling.attn_factor', 1), key('rope.scaling.factor', 1)
     if key('rope.scaling.type') != 'yarn': return f / factor, size
     # YaRN: pairs that turn more than 32 times in the original context stay, fewer than once are slowed
-    low, high = (n * np.log(ORIGINAL / (turns * 2 * np.pi)) / (2 * np.log(BASE)) for turns in (32, 1))
+    fast, slow = key('rope.scaling.yarn_beta_fast', 32), key('rope.scaling.yarn_beta_slow', 1)
+    low, high = (n * np.log(ORIGINAL / (turns * 2 * np.pi)) / (2 * np.log(BASE)) for turns in (fast, slow))
     low, high = max(0, np.floor(low)), min(n - 1, np.ceil(high))
     stays = 1 - np.clip((np.arange(n // 2) - low) / max(0.001, high - low), 0, 1)
     return f * (stays + (1 - stays) / factor), size * (1 if arch == 'deepseek2' else 1 + 0.1 * np.log(factor))

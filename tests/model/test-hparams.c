@@ -50,6 +50,9 @@ static const struct change changes[] = {
     {"llama", "rope.scaling.type", TEXT, 0, "su", UNKNOWN, "llama.rope.scaling.type 'su'"},
     {"llama", "rope.scaling.factor", FLOAT, -1, 0, REFUSED, "rope.scaling.factor is -1"},
     {"llama", "rope.scaling.attn_factor", FLOAT, 0, 0, REFUSED, "rope.scaling.attn_factor is 0"},
+    {"deepseek2", "rope.scaling.yarn_beta_fast", FLOAT, 0, 0, REFUSED,
+     "deepseek2.rope.scaling.yarn_beta_fast is 0; allowed are 0.001..1e+06"},
+    {"deepseek2", "rope.scaling.yarn_beta_slow", FLOAT, -1, 0, REFUSED, "yarn_beta_slow is -1"},
     {"llama", "expert_count", INT, 4097, 0, REFUSED,
      "llama.expert_count is 4097; allowed are 0..4096"},
     {"llama", "expert_used_count", INT, 7, 0, REFUSED,
@@ -166,6 +169,37 @@ Test(hparams, flags_of_windows_are_a_period) {
                               .text = "1101101"});
     cr_assert_eq(sheaf__hparams_read(out, 512, &hp), 0, "%s", sheaf_last_error());
     cr_assert_eq(hp.swa_period, 3);
+    sheaf_gguf_free(in);
+    sheaf_gguf_free(out);
+}
+
+Test(hparams, the_range_of_yarn_is_that_of_the_file) {
+    static const struct change fast = {.arch = "deepseek2",
+                                       .suffix = "rope.scaling.yarn_beta_fast",
+                                       .kind = FLOAT,
+                                       .value = 4},
+                               slow = {.arch = "deepseek2",
+                                       .suffix = "rope.scaling.yarn_beta_slow",
+                                       .kind = FLOAT,
+                                       .value = 2};
+    struct sheaf__random_model_params p = sheaf__random_model_default_params();
+    struct sheaf_gguf *in, *out = sheaf_gguf_new();
+    struct sheaf__hparams hp;
+    const char *path = in_dir("m.gguf");
+    p.arch = "deepseek2";
+    p.n_expert = 6;
+    p.n_expert_used = 3;
+    cr_assert_eq(sheaf__random_model_write(&p, path), 0, "%s", sheaf_last_error());
+    cr_assert_eq(sheaf_gguf_open(path, &in), 0, "%s", sheaf_last_error());
+    cr_assert_eq(sheaf_gguf_copy_kv(out, in), 0);
+    cr_assert_eq(sheaf__hparams_read(out, 512, &hp), 0, "%s", sheaf_last_error());
+    cr_expect_float_eq(hp.beta_fast, 32, 0, "those of the paper");
+    cr_expect_float_eq(hp.beta_slow, 1, 0);
+    set(out, &fast);
+    set(out, &slow);
+    cr_assert_eq(sheaf__hparams_read(out, 512, &hp), 0, "%s", sheaf_last_error());
+    cr_expect_float_eq(hp.beta_fast, 4, 0);
+    cr_expect_float_eq(hp.beta_slow, 2, 0);
     sheaf_gguf_free(in);
     sheaf_gguf_free(out);
 }

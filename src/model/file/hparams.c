@@ -115,6 +115,12 @@ static enum sheaf_status read_rope_scaling(const struct sheaf_gguf *gguf,
     if (status || strcmp(type, "none") == 0) return status;
     status = sheaf__hparams_float(gguf, arch, "rope.scale_linear", 1e-3, 1e6, &factor);
     if (!status) status = sheaf__hparams_float(gguf, arch, "rope.scaling.factor", 0, 1e6, &factor);
+    if (!status)
+        status = sheaf__hparams_float(gguf, arch, "rope.scaling.yarn_beta_fast", 1e-3, 1e6,
+                                      &hp->beta_fast);
+    if (!status)
+        status = sheaf__hparams_float(gguf, arch, "rope.scaling.yarn_beta_slow", 1e-3, 1e6,
+                                      &hp->beta_slow);
     if (!status && factor > 0) hp->freq_scale = 1.0f / factor; /* 0 means none in old files */
     return status;
 }

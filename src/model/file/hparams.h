@@ -49,7 +49,9 @@ struct sheaf__hparams {
     float freq_base, freq_scale;         /* of layers with full attention */
     float freq_base_swa, freq_scale_swa; /* of layers with a sliding window */
     float ext_factor, attn_factor;       /* of rotary positions: 1 and YaRN's factor, or 0 and 1 */
-    float beta_fast, beta_slow;          /* YaRN's */
+    /* YaRN's: pairs that turn beta_fast times and more in n_ctx_orig tokens stay as they are, those
+     * of beta_slow turns and fewer are slowed in full */
+    float beta_fast, beta_slow;
     bool no_rope;                        /* positions are not rotated in at all */
     float attn_scale;                    /* on q.k */
     float embd_scale;                    /* on token embeddings, 1 if none */
