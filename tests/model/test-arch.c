@@ -221,6 +221,34 @@ Test(arch, logits_of_gemma3_are_capped) {
     sheaf_world_finalize();
 }
 
+/* Mistral Large 3: queries are scaled from a position on, which is not built here. */
+Test(arch, a_context_of_deepseek2_ends_where_queries_are_scaled) {
+    struct sheaf_model_params p = sheaf_model_default_params();
+    struct sheaf_model *model;
+    struct model m;
+    char path[256], scaled[128], both[128];
+    start_world();
+    for (size_t i = 0; get_model(i, &m) && !is(&m, "deepseek2");) i++;
+    snprintf(path, sizeof path, "%s", write_model(&m));
+    snprintf(scaled, sizeof scaled, "%s", in_dir("scaled.gguf"));
+    snprintf(both, sizeof both, "%s", in_dir("both.gguf"));
+    add_number(path, scaled, "deepseek2.attention.temperature_scale", 0.1f);
+    p.path = scaled;
+    cr_expect_eq(sheaf_model_open(&p, &model), SHEAF_STATUS_INVALID);
+    cr_expect(strstr(sheaf_last_error(), "'deepseek2.attention.temperature_length' is missing"),
+              "%s", sheaf_last_error());
+    add_number(scaled, both, "deepseek2.attention.temperature_length", 16);
+    p.path = both;
+    p.n_ctx = 17;
+    cr_expect_eq(sheaf_model_open(&p, &model), SHEAF_STATUS_UNSUPPORTED);
+    cr_expect(strstr(sheaf_last_error(), "give a --ctx of at most 16, not 17"), "%s",
+              sheaf_last_error());
+    p.n_ctx = 16;
+    cr_assert_eq(sheaf_model_open(&p, &model), 0, "%s", sheaf_last_error());
+    sheaf_model_free(model);
+    sheaf_world_finalize();
+}
+
 /* With whole sums logits are those of one device bit by bit: in batches of 7 tokens, and on three
  * members also token by token, which makes other products. */
 Test(arch, whole_sums_have_the_same_bits) {

@@ -38,12 +38,25 @@ static enum sheaf_status read_latent(const struct sheaf_gguf *gguf, struct sheaf
     return status;
 }
 
+/* Mistral Large 3 has this architecture, and queries that grow with the position: in steps of the
+ * length, of which the first has the factor 1. */
+static enum sheaf_status read_temperature(const struct sheaf_gguf *gguf,
+                                          struct sheaf__hparams *hp) {
+    float scale = 0;
+    const enum sheaf_status status =
+        sheaf__hparams_float(gguf, hp->arch->name, "attention.temperature_scale", 0, 1e3, &scale);
+    if (status || scale <= 0) return status;
+    return sheaf__hparams_int(gguf, hp->arch->name, "attention.temperature_length", 1, INT32_MAX,
+                              &hp->n_ctx_plain);
+}
+
 static enum sheaf_status read_hparams(const struct sheaf_gguf *gguf, struct sheaf__hparams *hp) {
     const char *arch = hp->arch->name;
     float log_mul = 0;
     int64_t shared = 1;
     hp->expert_norm = false;
     enum sheaf_status status = read_latent(gguf, hp);
+    if (!status) status = read_temperature(gguf, hp);
     if (!status)
         status =
             sheaf__hparams_float(gguf, arch, "rope.scaling.yarn_log_multiplier", 0, 10, &log_mul);

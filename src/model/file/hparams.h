@@ -53,6 +53,8 @@ struct sheaf__hparams {
      * of beta_slow turns and fewer are slowed in full */
     float beta_fast, beta_slow;
     bool no_rope;                        /* positions are not rotated in at all */
+    int64_t n_ctx_plain; /* queries at positions from this on are scaled, which is not
+                                            built here; 0: none are */
     float attn_scale;                    /* on q.k */
     float embd_scale;                    /* on token embeddings, 1 if none */
     float residual_scale;                /* on what a half of a layer adds, 1 if none */

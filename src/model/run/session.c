@@ -262,6 +262,18 @@ static int64_t choose_ctx(const struct sheaf__hparams *hp, int64_t wanted) {
     return wanted < 0 || trained < DEFAULT_CTX ? trained : DEFAULT_CTX;
 }
 
+static enum sheaf_status check_ctx(const struct sheaf__session *s) {
+    const struct sheaf__hparams *hp = &s->model->hp;
+    if (!hp->n_ctx_plain || s->n_ctx <= hp->n_ctx_plain) return SHEAF_STATUS_SUCCESS;
+    return sheaf_set_error(
+        SHEAF_STATUS_UNSUPPORTED,
+        "%s: behind %" PRId64 " tokens this model scales its queries (key "
+        "'%s.attention.temperature_scale'), which is not supported: give a --ctx "
+        "of at most %" PRId64 ", not %" PRId64,
+        sheaf_gguf_path(s->model->gguf), hp->n_ctx_plain, hp->arch->name, hp->n_ctx_plain,
+        s->n_ctx);
+}
+
 /* s: NULL if this rank has no memory for it. */
 static enum sheaf_status plan(struct sheaf__session *s, const struct sheaf_model_params *p) {
     const char *devices = p->single ? NULL : p->devices;
@@ -277,7 +289,8 @@ static enum sheaf_status plan(struct sheaf__session *s, const struct sheaf_model
     if (p->single) s->n_members = 1;
     s->n_ctx = choose_ctx(&s->model->hp, p->n_ctx);
     s->n_batch = p->n_batch ? p->n_batch : DEFAULT_BATCH;
-    status = choose_shares(s, p->single ? NULL : p->split);
+    status = check_ctx(s); /* the same on all ranks */
+    if (!status) status = choose_shares(s, p->single ? NULL : p->split);
     if (status) return status;
     status = sheaf__policy_new(s->model, s->shares, s->n_members, &s->policy);
     if (!status && p->experts) status = sheaf__policy_cut_experts(s->policy, p->experts);
