@@ -298,6 +298,34 @@ static enum sheaf_status read_alignment(struct sheaf_gguf *gguf) {
     return SHEAF_STATUS_SUCCESS;
 }
 
+static int by_offset(const void *a, const void *b) {
+    const size_t x = (*(const struct sheaf_gguf_tensor *const *)a)->offset;
+    const size_t y = (*(const struct sheaf_gguf_tensor *const *)b)->offset;
+    return (x > y) - (x < y);
+}
+
+/* No two tensors share bytes: of a damaged directory one would be read as another. */
+static enum sheaf_status check_overlap(const struct sheaf_gguf *gguf) {
+    const size_t n = gguf->n_tensors;
+    const struct sheaf_gguf_tensor **t = malloc((n + 1) * sizeof(*t)), *last = NULL;
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    if (!t)
+        return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: no memory to read it", gguf->path);
+    for (size_t i = 0; i < n; i++) t[i] = &gguf->tensors[i];
+    qsort(t, n, sizeof(*t), by_offset);
+    for (size_t i = 0; i < n && !status; i++) {
+        if (!t[i]->size) continue;
+        if (last && last->offset + last->size > t[i]->offset)
+            status = sheaf_set_error(SHEAF_STATUS_INVALID,
+                                     "%s: tensors '%s' and '%s' share bytes from %zu on: the file "
+                                     "is damaged; copy it again",
+                                     gguf->path, last->name, t[i]->name, t[i]->offset);
+        last = t[i];
+    }
+    free(t);
+    return status;
+}
+
 /* Turns offsets into places in the file and checks that all data is there. */
 static enum sheaf_status place_tensors(const struct reader *r, struct sheaf_gguf *gguf) {
     gguf->data_offset = (r->pos + gguf->alignment - 1) / gguf->alignment * gguf->alignment;
@@ -311,7 +339,7 @@ static enum sheaf_status place_tensors(const struct reader *r, struct sheaf_gguf
                                    gguf->path, t->name, t->offset, t->offset + t->size,
                                    gguf->file_size);
     }
-    return SHEAF_STATUS_SUCCESS;
+    return check_overlap(gguf);
 }
 
 static enum sheaf_status read_all(struct reader *r, struct sheaf_gguf *gguf) {

@@ -653,6 +653,34 @@ Test(gguf, bad_tensors) {
     refused(&b, "'twin' occurs twice");
 }
 
+/* As a directory with one damaged offset has them. */
+Test(gguf, tensors_that_share_bytes) {
+    struct bytes b = {.n = 0};
+    struct sheaf_gguf *g;
+    header(&b, 3, 4, 0); /* not in the order of their places; an empty one lies in another */
+    tensor(&b, "late", 1, 8, 1, 0, 64);
+    tensor(&b, "early", 1, 16, 1, 0, 0);
+    tensor(&b, "empty", 1, 0, 1, 0, 32);
+    tensor(&b, "last", 1, 8, 1, 0, 96);
+    pad(&b, 384);
+    save(b.data, b.n);
+    cr_assert_eq(sheaf_gguf_open(path, &g), 0, "%s", sheaf_last_error());
+    sheaf_gguf_free(g);
+    b.n = 0;
+    header(&b, 3, 3, 0);
+    tensor(&b, "late", 1, 8, 1, 0, 32);
+    tensor(&b, "early", 1, 9, 1, 0, 0);
+    tensor(&b, "empty", 1, 0, 1, 0, 32);
+    pad(&b, 384);
+    refused(&b, "tensors 'early' and 'late' share bytes from");
+    b.n = 0;
+    header(&b, 3, 2, 0);
+    tensor(&b, "one", 1, 8, 1, 0, 0);
+    tensor(&b, "two", 1, 8, 1, 0, 0);
+    pad(&b, 256);
+    refused(&b, "share bytes");
+}
+
 Test(gguf, unknown_tensor_types_are_named) {
     const struct {
         uint64_t type;

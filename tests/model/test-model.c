@@ -543,7 +543,7 @@ Test(model, fingerprints_tell_models_apart) {
     sheaf__weights_free(b);
 }
 
-/* A valid file of a terabyte, which is one hole: the model must be refused before it is loaded. */
+/* A valid file of three terabytes, which is one hole: the model must be refused before it is loaded. */
 Test(model, larger_than_memory) {
     const struct {
         const char *name;
@@ -556,7 +556,8 @@ Test(model, larger_than_memory) {
         {"blk.0.ffn_gate.weight", 1 << 16, 1 << 22}, {"blk.0.ffn_up.weight", 1 << 16, 1 << 22},
         {"blk.0.ffn_down.weight", 1 << 22, 1 << 16},
     };
-    const uint64_t n = sizeof tensors / sizeof *tensors, zero = 0;
+    const uint64_t n = sizeof tensors / sizeof *tensors;
+    uint64_t offset = 0;
     const uint32_t f32 = SHEAF_TYPE_F32;
     const char *path = in_dir("huge.gguf");
     struct sheaf_gguf *g = sheaf_gguf_new();
@@ -582,10 +583,11 @@ Test(model, larger_than_memory) {
         fwrite(&n_dims, 4, 1, f);
         fwrite(&tensors[i].ne0, 8, n_dims, f); /* ne1 follows ne0 */
         fwrite(&f32, 4, 1, f);
-        fwrite(&zero, 8, 1, f);
+        fwrite(&offset, 8, 1, f);
+        offset += tensors[i].ne0 * (tensors[i].ne1 ? tensors[i].ne1 : 1) * sizeof(float);
     }
     cr_assert_eq(fclose(f), 0);
-    cr_assert_eq(truncate(path, ((off_t)1 << 40) + 4096), 0, "no room for a sparse file");
+    cr_assert_eq(truncate(path, (off_t)offset + 4096), 0, "no room for a sparse file");
     start_world();
     struct sheaf_model_params sp = {
         .size = sizeof sp, .path = path, .kv_type = SHEAF_TYPE_F16, .n_ctx = 16};
