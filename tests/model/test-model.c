@@ -494,7 +494,7 @@ Test(model, refuses_what_it_does_not_know) {
 }
 
 Test(model, split_files) {
-    char base[128], part[128];
+    char base[128], part[128], last[128];
     struct sheaf__random_model_params p = sheaf__random_model_default_params();
     static float want[512], got[512];
     int32_t ids[20];
@@ -518,10 +518,21 @@ Test(model, split_files) {
     cr_assert_eq(rename(part, base), 0);
     refused(base, SHEAF_STATUS_INVALID, "under its original name");
     cr_assert_eq(rename(base, part), 0);
-    cr_assert_eq(unlink(in_dir("m-00003-of-00003.gguf")), 0);
+    /* the message names the file that has the tensor */
+    snprintf(last, sizeof last, "%s", in_dir("m-00003-of-00003.gguf"));
+    edit_model(last, last, (struct edit){.rename = "output.weight", .as = "stranger.weight"});
+    refused(part, SHEAF_STATUS_UNSUPPORTED, "m-00003-of-00003.gguf: tensor 'stranger.weight'");
+    cr_assert_eq(unlink(last), 0);
     refused(part, SHEAF_STATUS_IO, "m-00003-of-00003.gguf");
-    edit_model(in_dir("m-00002-of-00003.gguf"), base, (struct edit){.part = 0, .n_parts = 5000});
+    snprintf(last, sizeof last, "%s", in_dir("m-00002-of-00003.gguf"));
+    edit_model(last, base, (struct edit){.part = 0, .n_parts = 5000});
     refused(base, SHEAF_STATUS_INVALID, "split.count is 5000; allowed are 0..4096");
+    edit_model(last, last, (struct edit){.part = 1, .n_parts = 5});
+    refused(part, SHEAF_STATUS_INVALID,
+            "m-00002-of-00003.gguf: by split.no, 1, and split.count, 5, it is another file than "
+            "part 2 of 3");
+    edit_model(last, last, (struct edit){.part = 2, .n_parts = 3});
+    refused(part, SHEAF_STATUS_INVALID, "by split.no, 2, and split.count, 3, it is another file");
 }
 
 Test(model, fingerprints_tell_models_apart) {

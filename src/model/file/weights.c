@@ -59,6 +59,19 @@ static enum sheaf_status optional_int(const struct sheaf_gguf *gguf, const char 
                                               : sheaf_gguf_get_i64(gguf, key, v);
 }
 
+/* Is the file part i, counted from 0, of n? */
+static enum sheaf_status check_part(const struct sheaf_gguf *gguf, int64_t i, int64_t n) {
+    int64_t number = -1, count = n;
+    enum sheaf_status status = sheaf_gguf_get_i64(gguf, "split.no", &number);
+    if (!status) status = optional_int(gguf, "split.count", &count);
+    if (status || (number == i && count == n)) return status;
+    return sheaf_set_error(SHEAF_STATUS_INVALID,
+                           "%s: by split.no, %" PRId64 ", and split.count, %" PRId64
+                           ", it is another file than part %" PRId64 " of %" PRId64
+                           ", as its name says: get this part again",
+                           sheaf_gguf_path(gguf), number, count, i + 1, n);
+}
+
 static enum sheaf_status open_files(const char *path, struct sheaf__weights *model) {
     int64_t n = 1, no = 0, n_tensors = -1, sum = 0;
     struct sheaf_gguf *first = NULL;
@@ -88,16 +101,12 @@ static enum sheaf_status open_files(const char *path, struct sheaf__weights *mod
     model->files[model->n_files++] = model->gguf = first;
     for (int i = 1; i < n; i++) {
         char *name = NULL;
-        int64_t number = -1;
         status = split_path(path, i, (int)n, &name);
         if (!status) status = sheaf_gguf_open(name, &model->files[i]);
         free(name);
         if (status) return status;
         model->n_files = i + 1;
-        status = sheaf_gguf_get_i64(model->files[i], "split.no", &number);
-        if (!status && number != i)
-            status = sheaf_set_error(SHEAF_STATUS_INVALID, "%s: split.no is %" PRId64 ", not %d",
-                                     sheaf_gguf_path(model->files[i]), number, i);
+        status = check_part(model->files[i], i, n);
         if (status) return status;
     }
     for (int i = 0; i < model->n_files; i++) sum += sheaf_gguf_n_tensors(model->files[i]);
@@ -125,6 +134,7 @@ static const struct sheaf_gguf_tensor *find(const struct sheaf__weights *model, 
 static bool bit(uint64_t set, int w) { return set >> (unsigned)w & 1; }
 
 static enum sheaf_status check_shape(const struct sheaf__weights *model,
+                                     const struct sheaf_gguf *file,
                                      const struct sheaf_gguf_tensor *t, enum sheaf__weight w) {
     char want[96] = "";
     struct sheaf__text text = {want, sizeof want, 0};
@@ -139,8 +149,8 @@ static enum sheaf_status check_shape(const struct sheaf__weights *model,
     return sheaf_set_error(SHEAF_STATUS_INVALID,
                            "%s: tensor '%s' is [%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64
                            "], but the metadata asks for [%s]",
-                           sheaf_gguf_path(model->gguf), t->name, t->ne[0], t->ne[1], t->ne[2],
-                           t->ne[3], want);
+                           sheaf_gguf_path(file), t->name, t->ne[0], t->ne[1], t->ne[2], t->ne[3],
+                           want);
 }
 
 static bool type_is_allowed(enum sheaf__weight w, enum sheaf_type type) {
@@ -155,7 +165,7 @@ static bool belongs(const struct sheaf__hparams *hp, enum sheaf__weight w, int64
     return bit(arch->model_needs | arch->model_allows, (int)w - SHEAF__W_LAYER_COUNT);
 }
 
-static enum sheaf_status add_tensor(struct sheaf__weights *model,
+static enum sheaf_status add_tensor(struct sheaf__weights *model, const struct sheaf_gguf *file,
                                     const struct sheaf_gguf_tensor *t) {
     const struct sheaf__arch *arch = model->hp.arch;
     int64_t il;
@@ -164,16 +174,16 @@ static enum sheaf_status add_tensor(struct sheaf__weights *model,
     if (w == SHEAF__W_COUNT || il >= model->hp.n_layer || !belongs(&model->hp, w, il))
         return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
                                "%s: tensor '%s' is not part of architecture %s as it is built here",
-                               sheaf_gguf_path(model->gguf), t->name, arch->name);
-    enum sheaf_status status = check_shape(model, t, w);
+                               sheaf_gguf_path(file), t->name, arch->name);
+    enum sheaf_status status = check_shape(model, file, t, w);
     if (status) return status;
     if (!type_is_allowed(w, t->type))
         return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED, "%s: tensor '%s' cannot be of type %s",
-                               sheaf_gguf_path(model->gguf), t->name, sheaf_type_name(t->type));
+                               sheaf_gguf_path(file), t->name, sheaf_type_name(t->type));
     struct sheaf_tensor **slot = il >= 0 ? &model->layers[il].w[w] : &model->w[w];
     if (*slot)
         return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: tensor '%s' is in two of the files",
-                               sheaf_gguf_path(model->gguf), t->name);
+                               sheaf_gguf_path(file), t->name);
     *slot = sheaf_new_tensor(model->ctx, t->type, sheaf__weight_n_dims(w), t->ne);
     if (!*slot) return SHEAF_STATUS_ALLOC_FAILED;
     sheaf_set_name(*slot, t->name);
@@ -238,7 +248,7 @@ static enum sheaf_status describe(struct sheaf__weights *model) {
     if (!model->layers || !model->ctx) return no_memory(path);
     for (int i = 0; i < model->n_files; i++) {
         for (int64_t k = 0; k < sheaf_gguf_n_tensors(model->files[i]); k++) {
-            status = add_tensor(model, sheaf_gguf_tensor(model->files[i], k));
+            status = add_tensor(model, model->files[i], sheaf_gguf_tensor(model->files[i], k));
             if (status) return status;
         }
     }
