@@ -407,6 +407,32 @@ Test(run, conversation) {
     }
 }
 
+/* Lines of Windows, in a conversation and in a file: the same tokens. */
+Test(run, lines_that_end_with_cr_lf) {
+    char cmd[1024], args[256];
+    static char want[OUT];
+    const char *path = talk_model();
+    for (int k = 0; k < 2; k++) {
+        const char *end = k ? "\\r\\n" : "\\n";
+        snprintf(cmd, sizeof cmd,
+                 "printf 'one \\\\%smore%s%stwo%s/clear%sone%s/exit%snever%s' | "
+                 "'%s'/bin/sheaf-run -m %s -cnv -n 12 --temp 0 --ignore-eos 2> %s/err",
+                 end, end, end, end, end, end, end, end, SHEAF_BUILD_DIR, path, dir);
+        cr_assert_eq(run_command(cmd, 60, out, OUT), 0, "%s", out);
+        cr_expect_eq(count("\n"), 3, "not three answers: %s", out);
+        if (k) cr_expect_str_eq(out, want);
+        snprintf(want, sizeof want, "%s", out);
+    }
+    for (int k = 0; k < 2; k++) {
+        FILE *f = fopen(in_dir("prompt"), "wb");
+        cr_assert(f && fputs(k ? "In the\r\n" : "In the\n", f) >= 0 && !fclose(f));
+        snprintf(args, sizeof args, "-m " F32 " -f %s -n 0 --ids", in_dir("prompt"));
+        cr_assert_eq(sheaf_run(0, NULL, args), 0, "%s", out);
+        if (k) cr_expect_str_eq(line_of("prompt_ids:"), want);
+        snprintf(want, sizeof want, "%s", line_of("prompt_ids:"));
+    }
+}
+
 /* So is one with a zero byte, which was cut there, and nothing is forgotten. */
 Test(run, a_message_with_a_zero_byte) {
     char cmd[1024];

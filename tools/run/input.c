@@ -40,6 +40,11 @@ enum sheaf_status run_read_file(const char *path, char **text, size_t *len) {
     return status;
 }
 
+size_t run_without_newline(const char *text, size_t len) {
+    if (!len || text[len - 1] != '\n') return len;
+    return len > 1 && text[len - 2] == '\r' ? len - 2 : len - 1;
+}
+
 /* The user may be waiting for the program while it waits for its input. */
 static void announce_reading(void) {
     struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
@@ -78,7 +83,8 @@ enum sheaf_status run_read_prompt(const struct run_options *o, char **text, size
         *len = *text ? strlen(*text) : 0;
         if (!*text) status = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for the prompt");
     }
-    if (!status && !o->prompt && *len && (*text)[*len - 1] == '\n') (*text)[--*len] = 0;
+    if (!status && !o->prompt) *len = run_without_newline(*text, *len);
+    if (!status) (*text)[*len] = 0;
     return status;
 }
 

@@ -39,6 +39,8 @@ void run_result_free(struct run_result *r);
 
 /* Reads a whole file, "-": the standard input. *text is zero-terminated and owned by the caller. */
 enum sheaf_status run_read_file(const char *path, char **text, size_t *len);
+/* The length of text [len] without its last newline, be that LF or CR LF. */
+size_t run_without_newline(const char *text, size_t len);
 /* The text that the command line asks for on rank 0, NULL elsewhere; owned by the caller. Without
  * one, *talk becomes true if standard input is a terminal. */
 enum sheaf_status run_read_prompt(const struct run_options *o, char **text, size_t *len,

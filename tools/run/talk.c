@@ -34,7 +34,7 @@ static enum sheaf_status no_memory(void) {
 
 /* Appends a line to the message; true if a backslash at its end joins the next one. */
 static bool take_line(struct talk *t, const char *line, size_t n, enum sheaf_status *status) {
-    if (n && line[n - 1] == '\n') n--;
+    n = run_without_newline(line, n);
     const bool more = n && line[n - 1] == '\\';
     if (more) n--;
     if (!sheaf__grow(&t->message, &t->cap, t->len + n + 2, 1)) {
