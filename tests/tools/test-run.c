@@ -463,6 +463,19 @@ Test(run, a_message_that_does_not_fit) {
     cr_expect(strstr(out, "generation  8 tokens"), "%s", out);
 }
 
+/* One for which the context has no room left, though it is not longer: all before it is forgotten. */
+Test(run, a_message_behind_a_full_context) {
+    char cmd[1024];
+    const char *path = talk_model();
+    snprintf(cmd, sizeof cmd,
+             "printf 'one\ntwo\n' | '%s'/bin/sheaf-run -m %s -cnv -c 64 -n -1 --temp 0 "
+             "--ignore-eos 2> %s/err; s=$?; cat %s/err; exit $s",
+             SHEAF_BUILD_DIR, path, dir, dir);
+    cr_assert_eq(run_command(cmd, 60, out, OUT), 0, "%s", out);
+    cr_expect(strstr(out, ", but the context of 64 has room for 0 more: "), "%s", out);
+    cr_expect_eq(count("The conversation so far is forgotten\n"), 1, "%s", out);
+}
+
 /* A text that the program never writes: the prompt is missing, or the answer. */
 Test(run, nothing_is_explained) {
     cr_assert_eq(sheaf_run(0, NULL, "-m " F32), 1, "%s", out);

@@ -134,6 +134,21 @@ static enum sheaf_status put_first(struct generation *g) {
     return SHEAF_STATUS_SUCCESS;
 }
 
+static enum sheaf_status check_room(const struct generation *g) {
+    const size_t n = g->result.n_prompt, room = (size_t)sheaf_model_cache_room(g->model);
+    const long long n_ctx = g->model->session->n_ctx;
+    if (n <= room) return SHEAF_STATUS_SUCCESS;
+    if (n > (size_t)n_ctx)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "the prompt has %zu tokens, more than the context of %lld: give a "
+                               "larger --ctx or a shorter prompt",
+                               n, n_ctx);
+    return sheaf_set_error(SHEAF_STATUS_INVALID,
+                           "the prompt has %zu tokens, but the context of %lld has room for %zu "
+                           "more: give a larger --ctx, or begin anew",
+                           n, n_ctx, room);
+}
+
 static enum sheaf_status encode(struct generation *g, const char *prompt) {
     char *formatted = NULL;
     size_t len = g->p.prompt_len ? g->p.prompt_len : strlen(prompt);
@@ -153,13 +168,7 @@ static enum sheaf_status encode(struct generation *g, const char *prompt) {
     if (!status && g->result.n_prompt == 0)
         status = sheaf_set_error(SHEAF_STATUS_INVALID, "the prompt is empty, and this model has no "
                                                        "start token: give some text");
-    const int64_t room = sheaf_model_cache_room(g->model);
-    if (!status && g->result.n_prompt > (size_t)room)
-        status = sheaf_set_error(SHEAF_STATUS_INVALID,
-                                 "the prompt has %zu tokens, more than the context of %lld: give a "
-                                 "larger --ctx or a shorter prompt",
-                                 g->result.n_prompt, (long long)room);
-    return status;
+    return status ? status : check_room(g);
 }
 
 /* What only rank 0 has. */
