@@ -78,19 +78,34 @@ static enum sheaf_status not_there(void) {
     return sheaf_set_error(SHEAF_STATUS_INVALID, "SHEAF is not there any more: the job has ended");
 }
 
-/* On this thread: to wake another one takes 50 to 200 us in a virtual machine, and to keep it awake
- * takes a core. On the driver thread if MPI serves no other. A child of a fork has no such thread,
- * and the job is not its own. */
-enum sheaf_status gg_call(gg_task_fn task, void *argument) {
-    if (is_child()) return not_there();
-    is_inside = true;
-    pthread_mutex_lock(&shared.callers);
+/* With the lock of the callers, which it gives back. On this thread: to wake another one takes 50 to
+ * 200 us in a virtual machine, and to keep it awake takes a core. On the driver thread if MPI serves
+ * no other. */
+static enum sheaf_status call(gg_task_fn task, void *argument) {
     const enum sheaf_status st = !shared.open              ? not_there()
                                  : sheaf_world_move_here() ? hand_over(task, argument)
                                                            : task(argument);
     pthread_mutex_unlock(&shared.callers);
+    return st;
+}
+
+/* A child of a fork has no driver thread, and the job is not its own. */
+enum sheaf_status gg_call(gg_task_fn task, void *argument) {
+    if (is_child()) return not_there();
+    is_inside = true;
+    pthread_mutex_lock(&shared.callers);
+    const enum sheaf_status st = call(task, argument);
     is_inside = false;
     return st;
+}
+
+bool gg_call_if_idle(gg_task_fn task, void *argument) {
+    if (is_child() || is_inside) return false;
+    is_inside = true;
+    const bool is_idle = !pthread_mutex_trylock(&shared.callers);
+    const bool done = is_idle && !call(task, argument);
+    is_inside = false;
+    return done;
 }
 
 /* ---- start and end ---- */

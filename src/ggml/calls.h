@@ -26,6 +26,9 @@ void gg_calls_close(gg_task_fn last);
  * or this process is a child of the one that opened them. */
 enum sheaf_status gg_call(gg_task_fn task, void *argument);
 
+/* The same, but only if no call is under way. Has the task run, and succeeded? */
+bool gg_call_if_idle(gg_task_fn task, void *argument);
+
 /* Notes a failure, if `st` is one and none is noted, and logs it: ggml's functions that move data
  * return nothing, so the next graph reports it. */
 void gg_failure_note(enum sheaf_status st);

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/arith.h"
 #include "base/thread.h"
 #include "ggml/calls.h"
 #include "ggml/capacity.h"
@@ -35,6 +36,74 @@ enum sheaf_status gg_send(struct gg_command *command, const void *payload, void 
         gg_failure_note(st); /* of that run, not of this command */
     }
     return gg_engine_do(gg_driver.engine, command, payload, result);
+}
+
+/* ---- memory of the devices ---- */
+
+/* The last answer about each device: for questions during a call, and after the job. */
+static struct { _Atomic size_t available, all; } known[GG_MAX_GROUPS];
+
+/* Members on the memory of one host use it together, other devices have memory of their own. */
+static void find_rooms(size_t device, const struct gg_memory_now *now, const double *shares,
+                       size_t n, struct gg_room *available, struct gg_room *all) {
+    const sheaf_backend_dev_t meta = gg_engine_device(gg_driver.engine, device);
+    for (size_t j = 0; j < n; j++) {
+        const sheaf_backend_dev_t dev = sheaf_backend_meta_dev_member(meta, j);
+        const bool is_cpu = sheaf_backend_dev_type(dev) == SHEAF_BACKEND_DEVICE_TYPE_CPU;
+        const int host = sheaf_world_host_index(sheaf_world_device_rank(dev));
+        const struct gg_memory_now *of = &now[gg_engine_member(gg_driver.engine, device, j)];
+        available[j].share = all[j].share = shares[j];
+        available[j].pool = all[j].pool = is_cpu ? host : sheaf_world_n_hosts() + (int)j;
+        available[j].bytes = (size_t)of->available;
+        all[j].bytes = (size_t)of->all;
+    }
+}
+
+/* Cuts follow the members' shares, so a device is full when the first host is. llama.cpp fits the
+ * context and the layers of a model into what is said here, also while weights of another one wait
+ * for their first graph. */
+static enum sheaf_status note_memory(size_t device, const struct gg_memory_now *now) {
+    const size_t n = gg_engine_n_members_of(gg_driver.engine, device);
+    struct gg_room *rooms = calloc(2 * n + 1, sizeof *rooms);
+    double *shares = calloc(n + 1, sizeof *shares);
+    enum sheaf_status st =
+        rooms && shares ? SHEAF_STATUS_SUCCESS
+                        : sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "memory: out of memory");
+    if (!st) st = gg_read_shares(gg_driver.engine, device, shares);
+    if (!st) {
+        find_rooms(device, now, shares, n, rooms, rooms + n);
+        const size_t bytes = gg_capacity(rooms, n), to_come = gg_bytes_to_come(device);
+        known[device].available = bytes - sheaf__min_size(bytes, to_come);
+        known[device].all = gg_capacity(rooms + n, n);
+    }
+    free(rooms);
+    free(shares);
+    return st;
+}
+
+/* Ranks of a device that computes without rank 0 would answer at the end of that run. */
+static bool are_ranks_idle(void) {
+    for (size_t i = 0; i < gg_engine_n_devices(gg_driver.engine); i++)
+        if (gg_driver.pending[i].fetched != gg_driver.pending[i].run) return false;
+    return !sheaf_world_failed();
+}
+
+static enum sheaf_status measure_task(void *unused) {
+    (void)unused;
+    if (!are_ranks_idle()) return SHEAF_STATUS_SUCCESS;
+    struct gg_memory_now *now = calloc(gg_engine_n_members(gg_driver.engine) + 1, sizeof *now);
+    if (!now) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "memory: out of memory");
+    enum sheaf_status st = gg_send(&(struct gg_command){.kind = GG_COMMAND_MEASURE}, NULL, now);
+    for (size_t i = 0; i < gg_engine_n_devices(gg_driver.engine) && !st; i++)
+        st = note_memory(i, now);
+    free(now);
+    return st;
+}
+
+void gg_driver_memory(size_t device, size_t *free_bytes, size_t *total) {
+    gg_call_if_idle(measure_task, NULL);
+    *free_bytes = known[device].available;
+    *total = known[device].all;
 }
 
 /* ---- start and end ---- */
@@ -89,8 +158,9 @@ static enum sheaf_status start_task(void *unused) {
                                    .on_failure = may_exit ? end_program : NULL,
                                    .tell = stay_out,
                                    .check = gg_check_cuts};
-    const enum sheaf_status st = gg_engine_start(&start, &gg_driver.engine);
+    enum sheaf_status st = gg_engine_start(&start, &gg_driver.engine);
     for (size_t i = 0; !st && i < gg_engine_n_devices(gg_driver.engine); i++) describe(i);
+    if (!st) st = measure_task(NULL);
     return st;
 }
 
@@ -126,37 +196,6 @@ void gg_driver_stop(void) { gg_calls_close(stop_task); }
 
 size_t gg_driver_n_devices(void) { return gg_engine_n_devices(gg_driver.engine); }
 const char *gg_driver_description(size_t device) { return descriptions[device]; }
-
-/* Members on the memory of one host use it together, other devices have memory of their own. */
-static void find_rooms(sheaf_backend_dev_t meta, const double *shares, size_t n,
-                       struct gg_room *available, struct gg_room *all) {
-    for (size_t j = 0; j < n; j++) {
-        const sheaf_backend_dev_t dev = sheaf_backend_meta_dev_member(meta, j);
-        const bool is_cpu = sheaf_backend_dev_type(dev) == SHEAF_BACKEND_DEVICE_TYPE_CPU;
-        const int host = sheaf_world_host_index(sheaf_world_device_rank(dev));
-        available[j].share = all[j].share = shares[j];
-        available[j].pool = all[j].pool = is_cpu ? host : sheaf_world_n_hosts() + (int)j;
-        sheaf_backend_dev_memory(dev, &available[j].bytes, &all[j].bytes);
-    }
-}
-
-/* Cuts follow the members' shares, so a device is full when the first host is. llama.cpp fits the
- * context and the layers of a model into what is said here. */
-void gg_driver_memory(size_t device, size_t *free_bytes, size_t *total) {
-    const sheaf_backend_dev_t meta = gg_engine_device(gg_driver.engine, device);
-    const size_t n = sheaf_backend_meta_dev_n_members(meta);
-    struct gg_room *rooms = calloc(2 * n + 1, sizeof *rooms);
-    double *shares = calloc(n + 1, sizeof *shares);
-    if (rooms && shares && !gg_read_shares(gg_driver.engine, device, shares)) {
-        find_rooms(meta, shares, n, rooms, rooms + n);
-        *free_bytes = gg_capacity(rooms, n);
-        *total = gg_capacity(rooms + n, n);
-    } else {
-        sheaf_backend_dev_memory(meta, free_bytes, total);
-    }
-    free(rooms);
-    free(shares);
-}
 
 /* ---- runs that go on without rank 0 ---- */
 

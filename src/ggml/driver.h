@@ -20,11 +20,15 @@ enum sheaf_status gg_driver_start(const struct gg_host *host);
 /* Tells the workers that the job is over, and ends the thread. At exit; safe to call twice. */
 void gg_driver_stop(void);
 size_t gg_driver_n_devices(void);
-/* Members and hosts, "4 members on 2 hosts"; memory that the members have together. */
+/* Members and hosts, "4 members on 2 hosts". */
 const char *gg_driver_description(size_t device);
+/* What the members have together, without what buffers are still to take of it. Asks the ranks, if
+ * they are idle; otherwise it is what they said last. */
 void gg_driver_memory(size_t device, size_t *free_bytes, size_t *total);
 
 struct gg_memory *gg_driver_alloc(size_t device, size_t size);
+/* `buffer` is ggml's for this memory. */
+void gg_driver_keep(struct gg_memory *m, struct gg_buffer *buffer);
 void gg_driver_free(struct gg_memory *m);
 void gg_driver_set(struct gg_memory *m, const struct gg_tensor *t, const void *data, size_t offset,
                    size_t size);

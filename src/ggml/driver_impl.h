@@ -90,6 +90,8 @@ enum sheaf_status gg_find_program(size_t device, const struct gg_cgraph *g,
 enum sheaf_status gg_run_graph(size_t device, const struct gg_cgraph *graph);
 /* The results of the device's run that is under way, if there is one. */
 enum sheaf_status gg_fetch(size_t device);
+/* Bytes that buffers of the device are still to take on its ranks (gg_unbound_bytes). */
+size_t gg_bytes_to_come(size_t device);
 /* The programs that use the object, or any object of the buffer, are gone on all ranks. */
 void gg_forget_buffer(uint64_t buffer);
 void gg_forget_object(int64_t object);

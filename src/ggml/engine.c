@@ -103,8 +103,11 @@ static enum sheaf_status start_devices(struct gg_engine *e) {
     enum sheaf_status st = sheaf_world_devices(&groups.devices, &groups.n_devices);
     e->n_members = groups.n_devices;
     e->reports = calloc(n_ranks, sizeof *e->reports);
+    e->own = calloc(e->n_members + 1, sizeof *e->own);
+    e->own_bytes = calloc(n_ranks, sizeof *e->own_bytes);
     e->devices = calloc(GG_MAX_GROUPS, sizeof *e->devices);
-    if (!st && (!groups.of_rank || !e->reports || !e->devices)) st = no_memory();
+    if (!st && (!groups.of_rank || !e->reports || !e->own || !e->own_bytes || !e->devices))
+        st = no_memory();
     st = sheaf_world_agree(st, "groups");
     if (!st) st = read_groups(&groups);
     for (int g = 0; g < groups.n && !st; g++) {
@@ -150,6 +153,8 @@ void gg_engine_stop(struct gg_engine *e) {
     for (size_t i = 0; i < e->n_devices; i++) stop_device(&e->devices[i]);
     free(e->devices);
     free(e->reports);
+    free(e->own);
+    free(e->own_bytes);
     free(e->programs);
     free(e->batches);
     free(e->objects);
@@ -199,6 +204,24 @@ void gg_engine_log(const struct gg_engine *e) {
 
 /* ---- execution ---- */
 
+/* Of devices that other ranks drive the world knows what they had when the job began. */
+static enum sheaf_status measure(struct gg_engine *e, struct gg_memory_now *result) {
+    const sheaf_backend_dev_t *devices;
+    size_t n, n_own = 0;
+    enum sheaf_status st = sheaf_world_devices(&devices, &n);
+    if (st) return st;
+    memset(e->own_bytes, 0, (size_t)sheaf_world_size() * sizeof *e->own_bytes);
+    for (size_t i = 0; i < n; i++) {
+        const int rank = sheaf_world_device_rank(devices[i]);
+        size_t available = 0, all = 0;
+        e->own_bytes[rank] += sizeof *e->own;
+        if (rank != sheaf_world_rank()) continue;
+        sheaf_backend_dev_memory(devices[i], &available, &all);
+        e->own[n_own++] = (struct gg_memory_now){available, all};
+    }
+    return sheaf_world_gather_v(e->own, result, e->own_bytes, 0, "memory of devices");
+}
+
 static enum sheaf_status execute(struct gg_engine *e, const struct gg_command *c,
                                  const uint8_t *payload, void *result) {
     if (c->device >= e->n_devices)
@@ -226,6 +249,8 @@ static enum sheaf_status execute(struct gg_engine *e, const struct gg_command *c
         return gg_execute_fetch(e, c, result);
     case GG_COMMAND_ASK:
         return gg_execute_ask(e, c, payload);
+    case GG_COMMAND_MEASURE:
+        return measure(e, result);
     case GG_COMMAND_END:
     case GG_COMMAND_KIND_COUNT:
         break;

@@ -33,6 +33,7 @@ enum gg_command_kind {
     GG_COMMAND_RUN,
     GG_COMMAND_FETCH, /* program -> results of its last run */
     GG_COMMAND_ASK,   /* device, n_records; payload: graph of one node -> does the device run it? */
+    GG_COMMAND_MEASURE, /* -> struct gg_memory_now of each member of all devices */
     GG_COMMAND_KIND_COUNT,
 };
 
@@ -67,6 +68,11 @@ struct gg_object_place {
     uint64_t object, offset;
 };
 
+/* What a member's device says of its memory. */
+struct gg_memory_now {
+    uint64_t available, all;
+};
+
 /* Rank 0's bytes of a LOAD: [offset, offset + size) of the i-th object of its payload. */
 struct gg_source {
     enum sheaf_status (*read)(void *user, size_t i, size_t offset, void *dst, size_t size);
@@ -99,8 +105,8 @@ size_t gg_engine_n_members(const struct gg_engine *e); /* of all devices */
 size_t gg_engine_n_members_of(const struct gg_engine *e, size_t device);
 
 /* Rank 0: sends the command to all and executes it here; magic and sequence are filled in. `result`
- * takes what GET returns; of RUN and FETCH, an array of addresses, one an output; of LOAD it is a
- * struct gg_source. */
+ * takes what GET and MEASURE return; of RUN and FETCH, an array of addresses, one an output; of LOAD
+ * it is a struct gg_source. */
 enum sheaf_status gg_engine_do(struct gg_engine *e, struct gg_command *command, const void *payload,
                                void *result);
 /* Other ranks: executes commands until END or the end of the job. */

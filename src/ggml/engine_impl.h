@@ -56,6 +56,8 @@ struct gg_engine {
     struct gg_ranks *devices;
     size_t n_devices, n_members;
     struct gg_report *reports; /* [ranks] */
+    struct gg_memory_now *own; /* [n_members] of this rank's devices, while they are asked */
+    size_t *own_bytes;         /* [ranks] that each rank has there */
     uint64_t sequence;
     struct gg_object *objects;
     size_t n_objects, cap_objects, max_objects; /* max_objects: the most so far */

@@ -138,6 +138,15 @@ bool gg_is_static(const struct gg_host *host, const struct gg_tensor *t) {
            gg_host_rest(host, root->buffer)->usage != GG_USAGE_COMPUTE;
 }
 
+/* Compute buffers have no regions: a program has memory of its own on the ranks. */
+size_t gg_unbound_bytes(const struct gg_host *host, const struct gg_memory *m) {
+    size_t bytes = m->size;
+    if (gg_host_rest(host, m->buffer)->usage == GG_USAGE_COMPUTE) return 0;
+    for (size_t i = 0; i < m->n_regions; i++)
+        if (m->regions[i]->bound) bytes -= sheaf__min_size(bytes, m->regions[i]->bytes);
+    return bytes;
+}
+
 void gg_shadow_drop(const struct gg_memory *m, size_t offset, size_t bytes) {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     const size_t first = sheaf__align_up(offset, page), last = (offset + bytes) / page * page;

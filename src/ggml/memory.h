@@ -31,6 +31,8 @@ struct gg_memory {
     size_t size;
     uint64_t number; /* by which the ranks know the buffer */
     size_t device;  /* whose it is */
+    struct gg_buffer *buffer; /* ggml's */
+    struct gg_memory *next;   /* of all that the driver has */
     struct gg_region **regions;
     size_t n_regions, cap_regions;
     uint32_t *index; /* [n_index] 1 + region, by offset; 0: free */
@@ -60,6 +62,9 @@ void gg_memory_free(struct gg_memory *m);
 struct gg_region *gg_region_of(struct gg_memory *m, const struct gg_host *host,
                                const struct gg_tensor *root, struct gg_region **other);
 struct gg_region *gg_region_find(const struct gg_memory *m, const struct gg_tensor *root);
+
+/* Bytes for which the ranks have no memory yet, but need it when graphs use all of the buffer. */
+size_t gg_unbound_bytes(const struct gg_host *host, const struct gg_memory *m);
 
 /* Is the root of t such a weight or cache? */
 bool gg_is_static(const struct gg_host *host, const struct gg_tensor *t);

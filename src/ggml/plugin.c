@@ -98,7 +98,9 @@ static struct gg_buffer *alloc_buffer(struct gg_buft *b, size_t size) {
         sheaf_log(SHEAF_LOG_ERROR, "cannot reserve %zu bytes of addresses", size);
         return NULL;
     }
-    return gg_host_new_buffer(&host, b, &buffer_iface, m, size);
+    struct gg_buffer *buffer = gg_host_new_buffer(&host, b, &buffer_iface, m, size);
+    gg_driver_keep(m, buffer);
+    return buffer;
 }
 
 static size_t get_alignment(struct gg_buft *b) {

@@ -2,6 +2,7 @@
  *
  * Bytes of results and of compute buffers are in the shadow. Those of a weight or a cache are in
  * the shadow or in a file until a graph uses it, and then on the ranks. */
+#include <pthread.h>
 #include <string.h>
 
 #include "base/arith.h"
@@ -27,6 +28,37 @@ struct gg_memory *gg_driver_alloc(size_t device, size_t size) {
     return gg_memory_new(size, number++, device);
 }
 
+/* ---- buffers ---- */
+
+/* ggml makes and frees buffers from any thread, outside of calls. */
+static struct gg_memory *all;
+static pthread_mutex_t lock_of_all = PTHREAD_MUTEX_INITIALIZER;
+
+void gg_driver_keep(struct gg_memory *m, struct gg_buffer *buffer) {
+    pthread_mutex_lock(&lock_of_all);
+    m->buffer = buffer;
+    m->next = all;
+    all = m;
+    pthread_mutex_unlock(&lock_of_all);
+}
+
+static void take_out(const struct gg_memory *m) {
+    pthread_mutex_lock(&lock_of_all);
+    struct gg_memory **at = &all;
+    while (*at && *at != m) at = &(*at)->next;
+    if (*at) *at = m->next;
+    pthread_mutex_unlock(&lock_of_all);
+}
+
+size_t gg_bytes_to_come(size_t device) {
+    size_t bytes = 0;
+    pthread_mutex_lock(&lock_of_all);
+    for (const struct gg_memory *m = all; m; m = m->next)
+        if (m->device == device) bytes += gg_unbound_bytes(gg_driver.host, m);
+    pthread_mutex_unlock(&lock_of_all);
+    return bytes;
+}
+
 static enum sheaf_status free_task(void *argument) {
     struct gg_memory *m = argument;
     gg_forget_buffer(m->number);
@@ -44,6 +76,7 @@ static bool has_objects(const struct gg_memory *m) {
 }
 
 void gg_driver_free(struct gg_memory *m) {
+    take_out(m);
     wait_for_last(m);
     if (has_objects(m) && gg_calls_are_open() && !sheaf_world_failed())
         gg_failure_note(gg_call(free_task, m));

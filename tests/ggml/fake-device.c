@@ -98,9 +98,10 @@ struct gg_device *ggml_backend_dev_get(size_t index) {
 }
 const char *ggml_backend_dev_name(struct gg_device *dev) { return dev ? "FAKE0" : NULL; }
 const char *ggml_backend_dev_description(struct gg_device *dev) { return dev ? "a fake" : NULL; }
+static _Atomic size_t taken; /* by buffers */
 void ggml_backend_dev_memory(struct gg_device *dev, size_t *free_bytes, size_t *total) {
     (void)dev;
-    *free_bytes = (size_t)1 << 28;
+    *free_bytes = ((size_t)1 << 28) - taken;
     *total = (size_t)1 << 29;
 }
 void ggml_backend_dev_get_props(struct gg_device *dev, struct gg_props *props) {
@@ -170,6 +171,7 @@ static float *values(const struct gg_tensor *t) {
     return (float *)(void *)(m->bytes + ((char *)t->data - m->addresses));
 }
 static void free_buffer(struct gg_buffer *b) {
+    taken -= b->size;
     munmap(memory_of(b)->addresses, b->size);
     if (!PACKS) free(memory_of(b)->bytes);
     free(b->context);
@@ -178,6 +180,7 @@ struct gg_buffer *ggml_backend_buft_alloc_buffer(struct gg_buft *buft, size_t si
     struct memory *m = malloc(sizeof *m);
     const int may = PACKS ? PROT_READ | PROT_WRITE : PROT_NONE;
     if (!size) size = 1; /* to ask about */
+    taken += size;
     m->addresses = mmap(NULL, size, may, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     m->bytes = PACKS ? m->addresses : malloc(size);
     memset(m->bytes, 0xFF, size); /* NaN */

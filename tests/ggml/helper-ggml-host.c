@@ -6,7 +6,7 @@
  * counts the signals that ask it to end. close: as a host of another API does, unloads the plugin
  * at once. child: starts itself again, as llama-server's router does, with the mode close. many:
  * thousands of graphs, and whether memory is lost. buffers: hundreds of buffers of weights, few at
- * a time. layer: a model's layer, node by node. fault: an op that fails on one rank. slow: an op
+ * a time. room: free memory while a second model comes and goes. layer: a model's layer, node by node. fault: an op that fails on one rank. slow: an op
  * that takes longer than the limit of a collective. queue: one whose device is still at it when its
  * queue is waited for. exit: a signal's handler ends the program while a graph is computed. fork:
  * children without exec that free and compute. second FILE: a second library stands for a ggml, too. */
@@ -717,6 +717,51 @@ static void check_buffers(struct model *m) {
     work->iface.free_buffer(work);
 }
 
+static double free_mib(void) {
+    size_t available = 0, all = 0;
+    dev->iface.get_memory(dev, &available, &all);
+    expect(available > 0 && available <= all, "free memory");
+    return (double)available / (1 << 20);
+}
+
+/* A second model's weights count from the time that they have a buffer, as long as they have one. */
+static void check_room_taken(void) {
+    enum { MIB = 64 };
+    struct gg_init_params params = {.mem_size = 1 << 20};
+    typedef void (*usage_fn)(struct gg_buffer *, int);
+    const double before = free_mib();
+    void *ctx = CALL(void *(*)(struct gg_init_params), "ggml_init")(params);
+    struct gg_buffer *weights = alloc(MIB << 20), *work = alloc(1 << 16);
+    CALL(usage_fn, "ggml_backend_buffer_set_usage")(work, GG_USAGE_COMPUTE);
+    expect(fabs(before - free_mib() - MIB) < 1, "free memory beside weights of no graph yet");
+    size_t at = 0, at_work = 0;
+    struct gg_tensor *w = large(ctx, 1 << 12, MIB << 6, "second");
+    put_at(weights, w, &at);
+    struct gg_tensor *row = scale(ctx, view(ctx, w, N, 0), 2);
+    put_at(work, row, &at_work);
+    expect(compute(graph_of(ctx, row, 0)) == GG_STATUS_SUCCESS, "a graph of the second model");
+    expect(fabs(before - free_mib() - MIB) < 1, "free memory beside weights that the ranks have");
+    weights->iface.free_buffer(weights);
+    work->iface.free_buffer(work);
+    CALL(void (*)(void *), "ggml_free")(ctx);
+    expect(fabs(before - free_mib()) < 1, "free memory when they are gone");
+}
+
+static void *ask_for_room(void *unused) {
+    (void)unused;
+    for (int i = 0; i < 200; i++) free_mib();
+    return NULL;
+}
+
+static void check_room(struct model *m) {
+    pthread_t other;
+    check_room_taken();
+    struct gg_cgraph *g = graph_of(m->ctx, m->out, 11);
+    pthread_create(&other, NULL, ask_for_room, NULL);
+    for (int i = 0; i < 200; i++) expect(compute(g) == GG_STATUS_SUCCESS, "a graph beside it");
+    pthread_join(other, NULL);
+}
+
 /* As llama-server does at the second Ctrl-C, on the thread that computes. */
 static volatile sig_atomic_t is_computing;
 static void end_inside(int number) {
@@ -844,6 +889,11 @@ int main(int argc, char **argv) {
     }
     if (!strcmp(mode, "slow") || !strcmp(mode, "queue")) {
         check_slow(&on[n_devices - 1].m, !strcmp(mode, "slow") ? 17 : 19);
+        if (!failures) puts("ok");
+        return failures != 0;
+    }
+    if (!strcmp(mode, "room")) { /* of the last device */
+        check_room(&on[n_devices - 1].m);
         if (!failures) puts("ok");
         return failures != 0;
     }

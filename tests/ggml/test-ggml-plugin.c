@@ -359,6 +359,25 @@ Test(ggml_plugin, a_fault_on_one_rank) {
         shows("\nok\n");
     }
 }
+/* All on rank 1, of whose device rank 0 knew only what it had at the start. */
+Test(ggml_plugin, memory_that_a_second_model_takes) {
+    char path[] = "/tmp/sheaf-cuts-XXXXXX", how[64];
+    const int fd = mkstemp(path);
+    cr_assert_eq(write(fd, "second 1 1\n", 11), 11);
+    close(fd);
+    snprintf(how, sizeof how, "file:%s", path);
+    setenv("SHEAF_GGML_SPLIT", how, 1);
+    setenv("SHEAF_GGML_LIB", SHEAF_BUILD_DIR "/lib/libfake-device-3.so", 1);
+    setenv("SHEAF_DEVICES", "CPU0@0,ggml:FAKE0@1", 1);
+    setenv("SHEAF_SPLIT", "0,1", 1);
+    cr_expect_eq(ranks(2, "fake-ggml-3", 3, "room"), 0, "%s", out);
+    shows("\nok\n");
+    setenv("SHEAF_SPLIT", "1,1", 1);
+    setenv("SHEAF_GROUPS", "0,1", 1);
+    cr_expect_eq(ranks(2, "fake-ggml-3", 3, "room"), 0, "%s", out);
+    shows("\nok\n");
+    unlink(path);
+}
 /* Rank 0 waits for the results of another group as long as it takes. */
 Test(ggml_plugin, a_slow_group) {
     setenv("SHEAF_GGML_LIB", SHEAF_BUILD_DIR "/lib/libfake-device-3.so", 1);
