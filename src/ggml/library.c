@@ -163,12 +163,14 @@ static void *open_programs(void) {
     return found;
 }
 
-static enum sheaf_status open_file(void **handle) {
-    const char *path = sheaf_setting_value("SHEAF_GGML_LIB");
-    char text[512];
-    *handle = dlopen(path ? path : "libggml.so.0", RTLD_NOW | RTLD_LOCAL);
+/* The loader begins with the name of the file that it failed at: of this one, or of a library that
+ * this one needs. The caller names this one. */
+static enum sheaf_status open_file(const char *path, void **handle) {
+    const size_t n = strlen(path);
+    *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (*handle) return SHEAF_STATUS_SUCCESS;
-    snprintf(text, sizeof text, "%s", dlerror());
+    const char *text = dlerror();
+    if (!strncmp(text, path, n) && !strncmp(text + n, ": ", 2)) text += n + 2;
     return sheaf_set_error(SHEAF_STATUS_IO, "%s (SHEAF_GGML_LIB names the file of the library)",
                            text);
 }
@@ -225,10 +227,11 @@ static void map_types(struct gg_library *l) {
 static enum sheaf_status open_library(struct gg_library *l) {
     void *handle = open_programs();
     const char *named = handle ? NULL : sheaf_setting_value("SHEAF_GGML_LIB");
+    const char *path = named ? named : "libggml.so.0";
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     l->own = !handle;
-    snprintf(l->path, sizeof l->path, "%s", named ? named : "libggml.so.0");
-    if (!handle) st = open_file(&handle);
+    snprintf(l->path, sizeof l->path, "%s", path);
+    if (!handle) st = open_file(path, &handle);
     if (st) return st;
     find_path(handle, l);
     st = gg_host_check(handle, &l->host);

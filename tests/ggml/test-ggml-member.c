@@ -196,7 +196,8 @@ static void refuses(const char *library) {
 Test(ggml_member, a_library_that_is_not_there) {
     refuses("no-such");
     shows("SHEAF_DEVICES names a device of ggml: ");
-    shows("libno-such.so: cannot open shared object file");
+    shows("/lib/libno-such.so: cannot open shared object file");
+    cr_expect_eq(times_shown("libno-such.so"), 1, "%s", out);
 }
 Test(ggml_member, a_library_without_a_function) {
     refuses("fake-ggml-lacks");
