@@ -177,9 +177,11 @@ static bool dense_f32(const struct sheaf_tensor *n) { return all_f32(n) && dense
 /* The kernels that mix streams are made for the four of DeepSeek V4. */
 enum { HC_STREAMS = 4 };
 static bool hc_comb(const struct sheaf_tensor *n) { return dense_f32(n) && n->ne[0] == HC_STREAMS; }
+/* ggml has one number of streams, of the residual: neither the result nor the residual is a slice of
+ * them alone. */
 static bool hc_post(const struct sheaf_tensor *n) {
     const bool mixes = n->src[3] != NULL;
-    return dense_f32(n) && (!mixes || (n->ne[1] == HC_STREAMS && n->src[1]->ne[1] == HC_STREAMS));
+    return dense_f32(n) && n->ne[1] == n->src[1]->ne[1] && (!mixes || n->ne[1] == HC_STREAMS);
 }
 /* A circular pad goes around an end once. */
 static bool pad(const struct sheaf_tensor *n) {
