@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/array.h"
+#include "sheaf/backend-impl.h"
 #include "sheaf/meta.h"
 
 enum { RECORD_WORDS = sizeof(struct gg_record) / 4, MAX_SEGMENTS = 4096, MAX_RECORDS = 1 << 20 };
@@ -173,6 +174,33 @@ static enum sheaf_status decode_input(struct sheaf_tensor *t, uint32_t i) {
     return SHEAF_STATUS_SUCCESS;
 }
 
+static bool permutes(const struct sheaf_tensor *t, const int32_t axes[SHEAF_MAX_DIMS]) {
+    unsigned seen = 0;
+    for (int k = 0; k < SHEAF_MAX_DIMS; k++) {
+        if (axes[k] < 0 || axes[k] >= SHEAF_MAX_DIMS || t->ne[axes[k]] != t->src[0]->ne[k])
+            return false;
+        seen |= 1u << axes[k];
+    }
+    return seen == (1u << SHEAF_MAX_DIMS) - 1;
+}
+
+/* Planners and devices take nodes for valid, and views and copies for those of their operands. */
+static bool is_valid(const struct sheaf_tensor *t) {
+    static const int32_t swap[SHEAF_MAX_DIMS] = {1, 0, 2, 3};
+    const int shown = gg_shown_operand(t);
+    if (shown >= 0 && (!t->view_src || !t->src[shown])) return false;
+    switch (t->op) {
+    case SHEAF_OP_PERMUTE:
+        return permutes(t, t->op_params);
+    case SHEAF_OP_TRANSPOSE:
+        return permutes(t, swap);
+    case SHEAF_OP_RESHAPE:
+        return sheaf_nelements(t) == sheaf_nelements(t->src[0]);
+    default:
+        return sheaf_backend_op_is_valid(t);
+    }
+}
+
 /* The owner of a node's memory, if that is another tensor. */
 static enum sheaf_status decode_owner(const struct gg_graph *g, uint32_t i,
                                       const struct gg_record *r, struct sheaf_tensor *t) {
@@ -183,9 +211,7 @@ static enum sheaf_status decode_owner(const struct gg_graph *g, uint32_t i,
         t->view_offs = (size_t)r->view_offs;
         if (!gg_fits_owner(t, t->view_src)) return malformed(i, "ends outside of its owner");
     }
-    if (sheaf_op_is_view(t->op) && (!t->view_src || !t->src[0]))
-        return malformed(i, "is a view of nothing");
-    if (r->moves && (t->op != SHEAF_OP_VIEW || t->view_src->op != SHEAF_OP_NONE ||
+    if (r->moves && (t->op != SHEAF_OP_VIEW || !t->view_src || t->view_src->op != SHEAF_OP_NONE ||
                      t->view_src->flags & SHEAF_TENSOR_FLAG_INPUT))
         return malformed(i, "moves and is no view of an object");
     return SHEAF_STATUS_SUCCESS;
@@ -221,11 +247,12 @@ static enum sheaf_status decode_record(struct gg_graph *g, uint32_t i, const str
     if (st) return st;
     struct sheaf_tensor *t = g->tensors[i];
     if (r->kind == GG_LEAF_INPUT) return decode_input(t, i);
+    if (t->op == SHEAF_OP_NONE) return malformed(i, "is a node without an op");
     st = decode_owner(g, i, r, t);
     if (st) return st;
+    if (!is_valid(t)) return malformed(i, "is no node that its op is defined for");
     note_moving(g, t, r->moves);
-    return t->op == SHEAF_OP_NONE ? malformed(i, "is a node without an op")
-                                  : sheaf_build_forward_expand(g->graph, t);
+    return sheaf_build_forward_expand(g->graph, t);
 }
 
 enum sheaf_status gg_graph_decode(const uint8_t *data, size_t size, uint32_t n,

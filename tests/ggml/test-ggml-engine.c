@@ -38,6 +38,61 @@ Test(ggml_engine, a_number_beyond_the_limit) {
               sheaf_last_error());
 }
 
+/* A graph of an input [4, 3] of F32 and of `node`, whose operand it is. */
+static enum sheaf_status graph_of(struct gg_record node) {
+    struct gg_bytes b = {0};
+    struct gg_record input = {
+        .kind = GG_LEAF_INPUT, .type = SHEAF_TYPE_F32, .ne = {4, 3, 1, 1}, .nb = {4, 16, 48, 48}};
+    node.kind = GG_NODE;
+    node.type = SHEAF_TYPE_F32;
+    node.src[0] = 1;
+    gg_put_u64(&b, 1); /* the output's record */
+    gg_put_record(&b, &input);
+    gg_put_record(&b, &node);
+    struct gg_command c = {.kind = GG_COMMAND_GRAPH, .n_records = 2, .n_outputs = 1, .size = b.n};
+    const enum sheaf_status st = gg_engine_do(engine, &c, b.data, NULL);
+    free(b.data);
+    return st;
+}
+
+/* The planner divides by a stride, reads an axis as an index, and looks at what a copy writes into. */
+Test(ggml_engine, nodes_that_their_op_is_not_defined_for) {
+    static const struct {
+        struct gg_record node;
+        bool good;
+    } cases[] = {
+        {{.op = SHEAF_OP_SQR, .ne = {4, 3, 1, 1}, .nb = {4, 16, 48, 48}}, true},
+        {{.op = SHEAF_OP_SQR, .ne = {4, 2, 1, 1}, .nb = {4, 16, 32, 32}}, false},
+        {{.op = SHEAF_OP_POOL_2D, .ne = {4, 3, 1, 1}, .nb = {4, 16, 48, 48}}, false},
+        {{.op = SHEAF_OP_ADD, .ne = {4, 3, 1, 1}, .nb = {4, 16, 48, 48}}, false},
+        {{.op = SHEAF_OP_CPY, .ne = {4, 3, 1, 1}, .nb = {4, 16, 48, 48}}, false},
+        {{.op = SHEAF_OP_PERMUTE,
+          .view_of = 1,
+          .ne = {3, 4, 1, 1},
+          .nb = {16, 4, 48, 48},
+          .params = {1, 0, 2, 3}},
+         true},
+        {{.op = SHEAF_OP_PERMUTE,
+          .view_of = 1,
+          .ne = {3, 4, 1, 1},
+          .nb = {16, 4, 48, 48},
+          .params = {1, 0, 2, 1 << 20}},
+         false},
+        {{.op = SHEAF_OP_RESHAPE, .view_of = 1, .ne = {6, 2, 1, 1}, .nb = {4, 24, 48, 48}}, true},
+        {{.op = SHEAF_OP_RESHAPE, .view_of = 1, .ne = {6, 1, 1, 1}, .nb = {4, 24, 24, 24}}, false},
+        {{.op = SHEAF_OP_TRANSPOSE, .view_of = 1, .ne = {4, 3, 1, 1}, .nb = {4, 16, 48, 48}},
+         false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        cr_expect_eq(graph_of(cases[i].node),
+                     cases[i].good ? SHEAF_STATUS_SUCCESS : SHEAF_STATUS_INVALID, "case %zu: %s", i,
+                     sheaf_last_error());
+        if (!cases[i].good)
+            cr_expect(strstr(sheaf_last_error(), "record 1 is no node that its op is defined for"),
+                      "case %zu: %s", i, sheaf_last_error());
+    }
+}
+
 /* In GiB, of members on hosts 0 and 1 and on a GPU, number 2. */
 Test(ggml_capacity, the_first_host_that_is_full) {
     static const struct {
