@@ -479,7 +479,7 @@ TEST_ALL(every_cache_type) {
     for (int i = 0; i < N_TYPES; i++) {
         for (int64_t n = 1; n <= 9; n += 8) {
             if (SANITIZED && (i + n / 8) % 2) continue; /* one query or nine */
-            const enum sheaf_type k = cache_types[i], v = cache_types[(i + 4) % N_TYPES];
+            const int k = (int)cache_types[i], v = (int)cache_types[(i + 4) % N_TYPES];
             const struct attention same = {"one type", 64, 96, 280, n,         6,
                                            2,          1,  k,  k,   {n, 1, 1}, .sinks = i % 2 == 0};
             const struct attention other = {"K unlike V",  32, 64, 70, n, 4, 2, 1, k, v, {n, 1, 1},

@@ -238,7 +238,7 @@ static bool test(struct target *targets, int n_targets, sheaf_backend_t referenc
     for (size_t i = 0; i < list->n && !sheaf_world_failed(); i++) {
         const struct op_case *c = &list->cases[i];
         if (!chosen(o, c)) continue;
-        struct op_rig rig = {NULL};
+        struct op_rig rig = {0};
         struct op_data data;
         float *want = NULL;
         size_t n = 0;
@@ -350,7 +350,7 @@ static bool perf(struct target *targets, int n_targets, const struct op_list *li
         }
         for (int k = 0; k < n_targets; k++) {
             struct target *t = &targets[k];
-            struct op_rig rig = {NULL};
+            struct op_rig rig = {0};
             char text[256];
             next_placement(&t->placement, c, 0);
             enum sheaf_status st = op_rig_up(&rig, t->backend, c, &data);

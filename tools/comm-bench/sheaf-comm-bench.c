@@ -148,8 +148,8 @@ static void print_row(struct bench *b, enum kind kind, size_t size, const double
         [TEXT] = "%-24s %9zu %10.2f %10.2f %10.2f %8.3f %10.2f\n",
         [MD] = "| %s | %zu | %.2f | %.2f | %.2f | %.3f | %.2f |\n",
         [CSV] = "%s,%zu,%.2f,%.2f,%.2f,%.3f,%.2f\n",
-        [JSON] = "{\"collective\": \"%s\", \"bytes\": %zu, \"min_us\": %.2f, \"median_us\": %.2f, "
-                 "\"p99_us\": %.2f, \"bus_gb_s\": %.3f, \"bound_us\": %.2f}",
+        [JSON] = ("{\"collective\": \"%s\", \"bytes\": %zu, \"min_us\": %.2f, \"median_us\": %.2f, "
+                  "\"p99_us\": %.2f, \"bus_gb_s\": %.3f, \"bound_us\": %.2f}"),
     };
     if (b->format == JSON) fputs(b->any_row ? ",\n    " : "    ", stdout);
     b->any_row = true;

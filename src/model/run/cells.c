@@ -94,5 +94,5 @@ void sheaf__cells_mask(const int32_t *positions, int64_t n, int32_t pos, int64_t
                        uint16_t *row) {
     const int32_t hidden = window > 0 && window <= pos ? pos - (int32_t)window : -1;
     for (int64_t i = 0; i < n; i++)
-        row[i] = (uint16_t)((positions[i] <= hidden) | (positions[i] > pos) ? 0xfc00 : 0);
+        row[i] = (uint16_t)(((positions[i] <= hidden) | (positions[i] > pos)) ? 0xfc00 : 0);
 }
