@@ -23,7 +23,7 @@
 #include "model/file/weights.h"
 #include "model/run/host_room.h"
 
-enum { MAX_NETS = 32, NET_TEXT = 40, TURNS = 5, SMALL_CALLS = 40, LARGE_CALLS = 1 };
+enum { MAX_NETS = 32, NET_TEXT = 44, TURNS = 5, SMALL_CALLS = 40, LARGE_CALLS = 1 };
 enum { ALL_PAIRS = 11 }; /* hosts: up to so many, every link is measured */
 static const size_t LARGE_BYTES = (size_t)4 << 20;
 static const uint64_t MIN_SHM = (uint64_t)64 << 20; /* Open MPI takes 4 MiB a rank */

@@ -335,7 +335,7 @@ sheaf_backend_reg_t sheaf_backend_init(void) {
     for (size_t i = 0; i < n_devices; i++) {
         struct far_device *d = &devices[i];
         snprintf(d->name, sizeof d->name, "Far%zu", i);
-        snprintf(d->host_name, sizeof d->host_name, "%s host", d->name);
+        snprintf(d->host_name, sizeof d->host_name, "Far%zu host", i);
         d->base = (struct sheaf_backend_device){&device_i, &entry, d};
         d->buft = (struct sheaf_backend_buffer_type){&far_buft_i, &d->base, d};
         d->host_buft = (struct sheaf_backend_buffer_type){&far_host_buft_i, &d->base, d};
