@@ -111,8 +111,15 @@ Test(uninstall, leaves_nothing, .init = make_folder, .fini = remove_folder, .tim
                   "$S/scripts/uninstall --dry-run b | grep -q ' .*/prefix/bin/sheaf-run$'\n"
                   "test -x prefix/bin/sheaf-run\n"
                   "$S/scripts/uninstall b\n"
-                  "find prefix -not -type d; find prefix -name '*sheaf*'",
-                  120),
+                  "find prefix -not -type d; find prefix -name '*sheaf*'\n"
+                  /* a file of the same name outside of the stage is another one's */
+                  "DESTDIR=$D/stage cmake --install $B --prefix $D/prefix > log 2>&1\n"
+                  "cp $B/install_manifest.txt b; touch prefix/bin/sheaf-run\n"
+                  "DESTDIR=$D/stage $S/scripts/uninstall b\n"
+                  "rm prefix/bin/sheaf-run; find stage -not -type d -o -path '*/prefix/*sheaf*'\n"
+                  "cp $B/install_manifest.txt b; ! $S/scripts/uninstall b 2> log\n"
+                  "grep -q 'DESTDIR was another' log; test -e b/install_manifest.txt",
+                  240),
         0, "%s", out);
     cr_assert_str_eq(out, "", "%s", out);
 }
