@@ -68,15 +68,17 @@ Test(settings, alone) {
 /* docs/settings.md is what scripts/settings-page writes. */
 Test(settings, the_page_in_the_documents, .timeout = 60) {
     static char doc[1 << 16];
-    cr_assert_eq(
-        run_command("exec '" SHEAF_SOURCE_DIR "/scripts/settings-page'", TIMEOUT, out, OUT), 0,
-        "%s", out);
+    const char *const page =
+        "'" SHEAF_SOURCE_DIR "/scripts/settings-page' --bin '" SHEAF_BUILD_DIR "/bin'";
+    char cmd[2048];
+    snprintf(cmd, sizeof cmd, "exec %s", page);
+    cr_assert_eq(run_command(cmd, TIMEOUT, out, OUT), 0, "%s", out);
     FILE *f = fopen(SHEAF_SOURCE_DIR "/docs/settings.md", "r");
     cr_assert_not_null(f);
     doc[fread(doc, 1, sizeof doc - 1, f)] = 0;
     fclose(f);
     cr_expect(strstr(doc, out), "docs/settings.md is old: run scripts/settings-page --write");
-    cr_assert_eq(
-        run_command("'" SHEAF_SOURCE_DIR "/scripts/settings-page' | true", TIMEOUT, out, OUT), 0);
+    snprintf(cmd, sizeof cmd, "%s | true", page);
+    cr_assert_eq(run_command(cmd, TIMEOUT, out, OUT), 0);
     cr_expect_str_eq(out, "", "a reader that has left: %s", out);
 }
