@@ -9,14 +9,25 @@ die() {
     exit 1
 }
 
-# help_if_asked ARGUMENT...: for --help the head of the script, up to the line that sets its options.
+# The head of the script, up to the line that sets its options.
+usage() { sed -n '2,/^set/{/^#/!d;s/^# \{0,1\}//;p}' "$0"; }
+
+# help_if_asked ARGUMENT...: that, if the first one asks for it.
 help_if_asked() {
     case ${1:-} in
     -h | --help)
-        sed -n '2,/^set/{/^#/!d;s/^# \{0,1\}//;p}' "$0"
+        usage
         exit 0
         ;;
     esac
+}
+
+# no_options ARGUMENT...: ends a script that has none if one is given.
+no_options() {
+    local arg
+    for arg in "$@"; do
+        [[ $arg != -* ]] || die "no option '$arg' (see $0 --help)"
+    done
 }
 
 # Needs of a build and of the tests: a command that succeeds when the need is met, and the Debian package

@@ -1,5 +1,5 @@
-/* scripts/bench-cluster, bench-peers, bench-hosts and draw-scaling: what they draw, where they take
- * packages from, and bad input. */
+/* scripts/bench-cluster, bench-peers, bench-hosts and draw-scaling: what they draw, and where they take
+ * packages from; of all scripts their help, and what they say of bad input. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -111,6 +111,19 @@ Test(bench_scripts, name_what_is_wrong) {
         {"bench-cluster -m " MODEL " " BIN
          "--ranks 2 --launch env -- -p 8 -n 4 -r 1 --bandwidth 10",
          "asked for 2 ranks, measured 1"},
+        {"package --x", "no option '--x'"},
+        {"package a b", "one folder, not 'a' and 'b'"},
+        {"op-table --x", "no option '--x'"},
+        {"op-table /nowhere", "cmake --build /nowhere"},
+        {"test-mpich --x", "no option '--x'"},
+        {"comm-bench --x", "no option '--x'"},
+        {"slurm-check --x", "no option '--x'"},
+        {"uninstall --x", "no option '--x'"},
+        {"uninstall /nowhere", "nothing was installed from /nowhere"},
+        {"make-man /nowhere", "give a folder of programs"},
+        {"make-unicode-table x", "no arguments but fold"},
+        {"settings-page x", "unrecognized arguments: x"},
+        {"settings-page --bin /nowhere", "/nowhere/sheaf-info is missing"},
         {"draw-scaling " SHEAF_SOURCE_DIR "/LICENSE /dev/null", "has no table"},
         {"draw-scaling /nowhere.md /dev/null", "No such file"},
         {"scaling-check -m /nowhere.gguf", "give a model"},
