@@ -112,7 +112,8 @@ build() {
     [ $# -eq 0 ] || targets=(--target "$@")
     dir=$(build_dir "$preset")
     say "building ${dir#"$root"/}"
-    (cd "$root" && cmake --build --preset "$preset" "${targets[@]}" -- --quiet) ||
+    # ninja says even so that there is nothing to do: not among what a script's program writes
+    (cd "$root" && cmake --build --preset "$preset" "${targets[@]}" -- --quiet) >&2 ||
         die "the build of ${dir#"$root"/} failed (above)"
 }
 

@@ -75,6 +75,17 @@ Test(bench_scripts, all_tell_their_use) {
     cr_expect_str_eq(out, "", "%s", out);
 }
 
+/* scripts/run builds before the model writes: what the builder says is not among the text. */
+Test(bench_scripts, a_build_leaves_the_output_alone) {
+    cr_assert_eq(run_command("d=$(mktemp -d) || exit 1; printf '#!/bin/sh\necho no work to do\n' "
+                             ">$d/cmake; chmod +x $d/cmake; PATH=$d:$PATH bash -c '. \"$1\"; "
+                             "build release' run '" SHEAF_SOURCE_DIR
+                             "/scripts/lib.sh' 2>/dev/null; s=$?; rm -r $d; exit $s",
+                             TIMEOUT, out, OUT),
+                 0, "%s", out);
+    cr_expect_str_eq(out, "", "%s", out);
+}
+
 /* bench-peers --install takes Debian packages from where this machine's apt takes them; the apt-get
  * of the test prints `targets`. */
 static int mirror_of(const char *targets) {
