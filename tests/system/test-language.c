@@ -176,8 +176,9 @@ static void path_pattern(const char *from, size_t n, char to[static 300]) {
 
 /* Every path below one of the folders of the tree exists. */
 static void check_paths(const char *path, const char *text) {
-    static const char *const folders[] = {"src/",      "include/", "tools/", "tests/", "bench/",
-                                          "examples/", "scripts/", "docs/",  "cmake/"};
+    static const char *const folders[] = {"src/",   "include/",  "tools/",     "tests/",
+                                          "bench/", "examples/", "scripts/",   "docs/",
+                                          "cmake/", "python/",   "packaging/", "models/"};
     int line = 1;
     for (const char *p = text; *p; p++) {
         line += *p == '\n';
@@ -367,8 +368,8 @@ Test(language, words) {
     report_all();
 }
 
-static const char *const documents[] = {"docs", "README.md", "CONTRIBUTING.md", "CHANGELOG.md",
-                                        "models/README.md"};
+static const char *const documents[] = {"docs",         "README.md",        "CONTRIBUTING.md",
+                                        "CHANGELOG.md", "models/README.md", "python/README.md"};
 
 Test(language, documents_are_at_most_120_wide) {
     for (size_t i = 0; i < sizeof documents / sizeof *documents; i++)
