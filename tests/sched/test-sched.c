@@ -1,12 +1,11 @@
-/* The scheduler. Several backends come from *islands*: CPU devices whose memory no other backend
- * may use, made here from the installed interface, so that whatever crosses between backends must
- * be copied. Results are compared with those of one CPU backend. */
+/* The scheduler over islands (islands.h), the CPU and meta devices. Results are compared with those
+ * of one CPU backend. */
 #include <criterion/criterion.h>
 #include <unistd.h>
 
+#include "islands.h"
 #include "mpirun.h"
 #include "sched_scenario.h"
-#include "sheaf/backend-impl.h"
 
 /* ---- counting allocations ---- */
 
@@ -39,243 +38,6 @@ void *realloc(void *p, size_t size) {
     return __libc_realloc(p, size);
 }
 #endif
-
-/* ---- islands ---- */
-
-struct island {
-    struct sheaf_backend_device dev; /* first */
-    struct sheaf_backend_buffer_type buft;
-    struct sheaf_backend backend;
-    sheaf_backend_t cpu; /* computes for it */
-    const char *name;
-    enum sheaf_op refuses; /* an op that it does not run */
-    enum sheaf_op offloads;
-    int n_graphs, n_buffers;
-    bool fails;
-    /* with a queue */
-    struct task *tasks;
-    int n_tasks, n_done;
-    bool is_eager;
-};
-
-static struct island *island_of(sheaf_backend_dev_t dev) { return (struct island *)dev; }
-static const char *dev_name(sheaf_backend_dev_t dev) { return island_of(dev)->name; }
-static void dev_memory(sheaf_backend_dev_t dev, size_t *f, size_t *t) {
-    (void)dev;
-    *f = *t = (size_t)1 << 30;
-}
-static enum sheaf_backend_dev_type dev_type(sheaf_backend_dev_t dev) {
-    (void)dev;
-    return SHEAF_BACKEND_DEVICE_TYPE_ACCEL;
-}
-static void dev_props(sheaf_backend_dev_t dev, struct sheaf_backend_dev_props *p) {
-    p->name = p->description = dev_name(dev);
-    p->type = dev_type(dev);
-}
-static sheaf_backend_buffer_type_t dev_buft(sheaf_backend_dev_t dev) {
-    return &island_of(dev)->buft;
-}
-static bool dev_supports_op(sheaf_backend_dev_t dev, const struct sheaf_tensor *op) {
-    const struct island *i = island_of(dev);
-    return op->op != i->refuses && sheaf_backend_supports_op(i->cpu, op);
-}
-static bool dev_supports_buft(sheaf_backend_dev_t dev, sheaf_backend_buffer_type_t buft) {
-    return buft->device == dev;
-}
-static bool dev_offload_op(sheaf_backend_dev_t dev, const struct sheaf_tensor *op) {
-    return op->op == island_of(dev)->offloads;
-}
-static const struct sheaf_backend_device_i island_i = {
-    .get_name = dev_name,
-    .get_description = dev_name,
-    .get_memory = dev_memory,
-    .get_type = dev_type,
-    .get_props = dev_props,
-    .get_buffer_type = dev_buft,
-    .supports_op = dev_supports_op,
-    .supports_buft = dev_supports_buft,
-    .offload_op = dev_offload_op,
-};
-
-static const char *buft_name(sheaf_backend_buffer_type_t b) { return dev_name(b->device); }
-static size_t buft_alignment(sheaf_backend_buffer_type_t b) {
-    (void)b;
-    return 64;
-}
-static void buffer_free(sheaf_backend_buffer_t b) { free(b->context); }
-static void *buffer_base(sheaf_backend_buffer_t b) { return b->context; }
-static enum sheaf_status buffer_memset(sheaf_backend_buffer_t b, struct sheaf_tensor *t, uint8_t v,
-                                       size_t offset, size_t size) {
-    (void)b;
-    memset((char *)t->data + offset, v, size);
-    return SHEAF_STATUS_SUCCESS;
-}
-static enum sheaf_status buffer_set(sheaf_backend_buffer_t b, struct sheaf_tensor *t,
-                                    const void *data, size_t offset, size_t size) {
-    (void)b;
-    memcpy((char *)t->data + offset, data, size);
-    return SHEAF_STATUS_SUCCESS;
-}
-static enum sheaf_status buffer_get(sheaf_backend_buffer_t b, const struct sheaf_tensor *t,
-                                    void *data, size_t offset, size_t size) {
-    (void)b;
-    memcpy(data, (const char *)t->data + offset, size);
-    return SHEAF_STATUS_SUCCESS;
-}
-static enum sheaf_status buffer_clear(sheaf_backend_buffer_t b, uint8_t v) {
-    memset(b->context, v, b->size);
-    return SHEAF_STATUS_SUCCESS;
-}
-static const struct sheaf_backend_buffer_i buffer_i = {
-    .free_buffer = buffer_free,
-    .get_base = buffer_base,
-    .memset_tensor = buffer_memset,
-    .set_tensor = buffer_set,
-    .get_tensor = buffer_get,
-    .clear = buffer_clear,
-};
-static enum sheaf_status buft_alloc(sheaf_backend_buffer_type_t buft, size_t size,
-                                    sheaf_backend_buffer_t *out) {
-    void *p = aligned_alloc(64, (size + 64) / 64 * 64);
-    memset(p, 0xA5, (size + 64) / 64 * 64); /* a reader before the first write shall notice */
-    island_of(buft->device)->n_buffers++;
-    *out = sheaf_backend_buffer_init(buft, &buffer_i, p, size);
-    return SHEAF_STATUS_SUCCESS;
-}
-static const struct sheaf_backend_buffer_type_i buft_i = {
-    .get_name = buft_name, .alloc_buffer = buft_alloc, .get_alignment = buft_alignment};
-
-static const char *backend_name(sheaf_backend_t b) { return dev_name(b->device); }
-static enum sheaf_status backend_compute(sheaf_backend_t b, struct sheaf_cgraph *graph) {
-    struct island *i = island_of(b->device);
-    i->n_graphs++;
-    if (i->fails) return sheaf_set_error(SHEAF_STATUS_FAILED, "%s is under water", i->name);
-    for (int k = 0; k < sheaf_graph_n_nodes(graph); k++) { /* nothing from elsewhere got through */
-        const struct sheaf_tensor *t = sheaf_graph_node(graph, k);
-        cr_assert_eq(t->buffer->buft, &i->buft, "'%s' is not on %s", t->name, i->name);
-        for (int j = 0; j < SHEAF_MAX_SRC; j++) {
-            cr_assert(!t->src[j] || t->src[j]->buffer->buft == &i->buft,
-                      "'%s', read by '%s', is not on %s", t->src[j] ? t->src[j]->name : "", t->name,
-                      i->name);
-        }
-    }
-    return sheaf_backend_graph_compute(i->cpu, graph);
-}
-static void backend_free(sheaf_backend_t b) { (void)b; }
-static const struct sheaf_backend_i backend_i = {
-    .get_name = backend_name, .free = backend_free, .graph_compute = backend_compute};
-
-static void island_up(struct island *i, const char *name, sheaf_backend_t cpu) {
-    *i = (struct island){.dev = {.iface = &island_i},
-                         .buft = {.iface = &buft_i, .device = &i->dev},
-                         .backend = {.iface = &backend_i, .device = &i->dev},
-                         .cpu = cpu,
-                         .name = name,
-                         .refuses = SHEAF_OP_COUNT,
-                         .offloads = SHEAF_OP_COUNT};
-}
-
-/* ---- islands with queues ---- */
-
-/* A queue runs as late as it may, when something waits for it; of an eager island at once. */
-struct task {
-    struct sheaf_cgraph *graph;
-    struct sheaf_tensor *from, *to; /* without a graph: a copy */
-    struct island *other;           /* without both: waits until that has done so many */
-    int n;
-};
-enum { MAX_TASKS = 64 };
-struct event {
-    struct sheaf_backend_event base;
-    struct island *of;
-    int n;
-};
-
-static enum sheaf_status run_until(struct island *i, int n) {
-    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    while (i->n_done < n && !st) {
-        const struct task *t = &i->tasks[i->n_done++];
-        if (t->graph) {
-            st = backend_compute(&i->backend, t->graph);
-        } else if (t->from) {
-            memcpy(t->to->data, t->from->data, sheaf_nbytes(t->to));
-        } else {
-            st = run_until(t->other, t->n);
-        }
-    }
-    return st;
-}
-static enum sheaf_status submit(struct island *i, struct task t) {
-    cr_assert_lt(i->n_tasks, MAX_TASKS);
-    i->tasks[i->n_tasks++] = t;
-    return i->is_eager ? run_until(i, i->n_tasks) : SHEAF_STATUS_SUCCESS;
-}
-static enum sheaf_status queue_synchronize(sheaf_backend_t on) {
-    return run_until(island_of(on->device), island_of(on->device)->n_tasks);
-}
-static enum sheaf_status queue_compute(sheaf_backend_t on, struct sheaf_cgraph *graph) {
-    return submit(island_of(on->device), (struct task){.graph = graph});
-}
-static enum sheaf_status queue_copy(sheaf_backend_t from, sheaf_backend_t to,
-                                    struct sheaf_tensor *src, struct sheaf_tensor *dst,
-                                    bool *done) {
-    *done = from->iface == to->iface;
-    if (!*done) return SHEAF_STATUS_SUCCESS;
-    struct island *i = island_of(from->device);
-    enum sheaf_status st = submit(i, (struct task){.from = src, .to = dst});
-    return st ? st : submit(island_of(to->device), (struct task){.other = i, .n = i->n_tasks});
-}
-static enum sheaf_status queue_record(sheaf_backend_t on, sheaf_backend_event_t event) {
-    struct event *e = (struct event *)event;
-    e->of = island_of(on->device);
-    e->n = e->of->n_tasks;
-    return SHEAF_STATUS_SUCCESS;
-}
-static enum sheaf_status queue_wait(sheaf_backend_t on, sheaf_backend_event_t event) {
-    const struct event *e = (struct event *)event;
-    return submit(island_of(on->device), (struct task){.other = e->of, .n = e->n});
-}
-static enum sheaf_status event_new(sheaf_backend_dev_t dev, sheaf_backend_event_t *out) {
-    struct event *e = calloc(1, sizeof *e);
-    e->of = island_of(dev);
-    *out = &e->base;
-    return SHEAF_STATUS_SUCCESS;
-}
-static void event_free(sheaf_backend_dev_t dev, sheaf_backend_event_t event) {
-    (void)dev;
-    free(event);
-}
-static enum sheaf_status event_synchronize(sheaf_backend_dev_t dev, sheaf_backend_event_t event) {
-    const struct event *e = (struct event *)event;
-    (void)dev;
-    return run_until(e->of, e->n);
-}
-static void queue_props(sheaf_backend_dev_t dev, struct sheaf_backend_dev_props *p) {
-    dev_props(dev, p);
-    p->caps.async = p->caps.events = true;
-}
-
-static void queue_up(struct island *i, const char *name, sheaf_backend_t cpu, bool is_eager) {
-    static struct sheaf_backend_device_i device;
-    static const struct sheaf_backend_i queue_i = {.get_name = backend_name,
-                                                   .free = backend_free,
-                                                   .graph_compute = backend_compute,
-                                                   .synchronize = queue_synchronize,
-                                                   .graph_compute_async = queue_compute,
-                                                   .cpy_tensor_async = queue_copy,
-                                                   .event_record = queue_record,
-                                                   .event_wait = queue_wait};
-    device = island_i;
-    device.get_props = queue_props;
-    device.event_new = event_new;
-    device.event_free = event_free;
-    device.event_synchronize = event_synchronize;
-    island_up(i, name, cpu);
-    i->dev.iface = &device;
-    i->backend.iface = &queue_i;
-    i->tasks = calloc(MAX_TASKS, sizeof *i->tasks);
-    i->is_eager = is_eager;
-}
 
 /* ---- the rig: two islands and the CPU ---- */
 
@@ -676,7 +438,7 @@ struct reuse {
     sheaf_backend_sched_t sched;
 };
 
-static void reuse_up(struct reuse *u, sheaf_backend_t *backends, int n) {
+static void reuse_up(struct reuse *u, sheaf_backend_t *backends) {
     static float three[REUSE_N];
     for (int i = 0; i < REUSE_N; i++) three[i] = 3;
     u->ctx = sheaf_init((struct sheaf_init_params){
@@ -688,7 +450,7 @@ static void reuse_up(struct reuse *u, sheaf_backend_t *backends, int n) {
     sheaf_backend_buffer_set_usage(u->buffer, SHEAF_BACKEND_BUFFER_USAGE_WEIGHTS);
     cr_assert(!sheaf_backend_tensor_set(u->w, three, 0, sizeof three));
     u->graph = sheaf_new_graph(u->ctx);
-    u->sched = sheaf_backend_sched_new(backends, NULL, n, 64, false, false);
+    u->sched = sheaf_backend_sched_new(backends, NULL, 3, 64, false, false);
     cr_assert(u->sched, "%s", sheaf_last_error());
 }
 
@@ -720,7 +482,7 @@ static void reuse_check(const struct sheaf_tensor *t, float value) {
  * it is read before it is listed; that ends one view of o, not two. */
 Test(sched, a_view_copied_early_ends_once) {
     struct reuse u;
-    reuse_up(&u, all, 3);
+    reuse_up(&u, all);
     struct sheaf_context *c = u.ctx;
     struct sheaf_tensor *o = reuse_node(&u, sheaf_scale(c, u.w, 2), &a.backend, false);
     struct sheaf_tensor *n = reuse_node(&u, sheaf_scale(c, u.w, 1), &b.backend, false);
@@ -744,7 +506,7 @@ static void filled_after_reader(sheaf_backend_t reader, bool input) {
     sheaf_backend_t three[] = {reader, &a.backend, cpu};
     struct reuse u;
     for (int i = 0; i < REUSE_N; i++) ones[i] = 1;
-    reuse_up(&u, three, 3);
+    reuse_up(&u, three);
     struct sheaf_context *c = u.ctx;
     struct sheaf_tensor *in = sheaf_new_tensor_1d(c, SHEAF_TYPE_F32, REUSE_N), *x = in;
     struct sheaf_tensor *work = sheaf_new_tensor_2d(c, SHEAF_TYPE_F32, REUSE_WORK, REUSE_WORK);
@@ -788,30 +550,6 @@ Test(sched_devices, copies_wait_for_readers_of_inputs) {
         cr_skip_test("one CPU device: %s", sheaf_last_error());
     filled_after_reader(reader, true);
     sheaf_backend_free(reader);
-}
-
-/* x is copied from A to B, which is late. It is not read again, so a copy of y, from C, comes to lie
- * where x was: C must wait until B has x. */
-Test(sched, copies_wait_for_copies_to_others) {
-    static struct island third;
-    sheaf_backend_t four[] = {&a.backend, &b.backend, &third.backend, cpu};
-    struct reuse u;
-    queue_up(&a, "A", cpu, false);
-    queue_up(&b, "B", cpu, false);
-    queue_up(&third, "C", cpu, true);
-    reuse_up(&u, four, 4);
-    struct sheaf_context *c = u.ctx;
-    struct sheaf_tensor *x = reuse_node(&u, sheaf_scale(c, u.w, 1), &a.backend, false);
-    struct sheaf_tensor *y = reuse_node(&u, sheaf_scale(c, x, 2), &third.backend, false);
-    struct sheaf_tensor *r = reuse_node(&u, sheaf_scale(c, x, 5), &b.backend, true);
-    struct sheaf_tensor *z = reuse_node(&u, sheaf_scale(c, y, 2), &a.backend, true);
-    cr_assert(!sheaf_backend_sched_alloc_graph(u.sched, u.graph), "%s", sheaf_last_error());
-    cr_assert_eq(z->data, x->data, "the copy lies elsewhere: the test shows nothing");
-    cr_assert(!sheaf_backend_sched_graph_compute(u.sched, u.graph), "%s", sheaf_last_error());
-    reuse_check(sheaf_set_name(r, "r"), 15);
-    reuse_check(sheaf_set_name(z, "z"), 12);
-    reuse_down(&u);
-    for (int i = 0; i < 3; i++) free(island_of(four[i]->device)->tasks);
 }
 
 /* ---- writes into memory of another backend ---- */
