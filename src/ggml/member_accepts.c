@@ -309,7 +309,12 @@ bool gg_member_binds(const struct gg_member *m, const struct sheaf_tensor *view)
 
 /* Where a view starts must suit a device's bindings; these ops have no words for the rest. */
 static bool gpu_starts(const struct gg_member *m, const struct sheaf_tensor *n) {
+    int first = 0;
     switch (n->op) {
+    case SHEAF_OP_ROPE: /* they have for x, but not for positions and factors */
+    case SHEAF_OP_ROPE_BACK:
+        first = 1;
+        break;
     case SHEAF_OP_RWKV_WKV6: /* their kernels are made for heads of 64 */
     case SHEAF_OP_RWKV_WKV7:
     case SHEAF_OP_GATED_LINEAR_ATTN:
@@ -325,7 +330,7 @@ static bool gpu_starts(const struct gg_member *m, const struct sheaf_tensor *n) 
     default:
         return true;
     }
-    for (int i = 0; i < SHEAF_MAX_SRC; i++)
+    for (int i = first; i < SHEAF_MAX_SRC; i++)
         if (n->src[i] && !gg_member_binds(m, n->src[i])) return false;
     return true;
 }

@@ -341,6 +341,14 @@ static bool lower_groups(const struct gg_member *m, struct gg_lowered *l,
 
 /* A member that holds nothing of an operand adds nothing; GPUs want memory behind every operand. */
 static bool lower_empty(struct gg_lowered *l, const struct sheaf_tensor *node) {
+    if (node->op == SHEAF_OP_SET_ROWS) { /* what it writes into */
+        struct sheaf_tensor *t = add(l, SHEAF_OP_VIEW, node->type, node->ne);
+        memcpy(t->nb, node->nb, sizeof t->nb);
+        t->src[0] = node->src[0];
+        t->view_src = node->view_src ? node->view_src : node->src[0];
+        t->view_offs = node->view_offs;
+        return true;
+    }
     if (node->op != SHEAF_OP_CONCAT) {
         add_in_place(l, node, SHEAF_OP_FILL);
         return true;
@@ -352,7 +360,7 @@ static bool lower_empty(struct gg_lowered *l, const struct sheaf_tensor *node) {
 static bool reads_nothing(const struct gg_member *m, const struct sheaf_tensor *node) {
     const struct sheaf_tensor *a = node->src[0], *b = node->src[1];
     const bool both = node->op == SHEAF_OP_MUL_MAT || node->op == SHEAF_OP_MUL_MAT_ID ||
-                      node->op == SHEAF_OP_CONCAT;
+                      node->op == SHEAF_OP_CONCAT || node->op == SHEAF_OP_SET_ROWS;
     return m->kind != GG_KIND_CPU && a && (sheaf_is_empty(a) || (both && b && sheaf_is_empty(b)));
 }
 

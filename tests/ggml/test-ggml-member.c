@@ -335,6 +335,15 @@ Test(ggml_member, debians_vulkan_device) {
         cr_expect_eq(run(NULL, "CPU0,ggml:Vulkan0", cmd), 0, "%s", out);
         shows(" 0 wrong, 0 refused");
     }
+    /* slices: parts of positions that begin anywhere, and no rows to set */
+    static const char *const cut[] = {"ROPE", "SET_ROWS", "DSV4_HC_POST"};
+    for (size_t i = 0; i < sizeof cut / sizeof *cut; i++) {
+        snprintf(cmd, sizeof cmd,
+                 "%s" IN_TREE "bin/sheaf-backend-ops test -e 5e-4 -m CPU0,ggml:Vulkan0 -r 1 -o %s",
+                 with, cut[i]);
+        cr_expect_eq(run(NULL, "CPU0,ggml:Vulkan0", cmd), 0, "%s", out);
+        shows(" 0 wrong, 0 refused");
+    }
 }
 
 /* Members of the plugin's job: in the program its own library's device, in the worker that of a
