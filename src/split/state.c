@@ -404,7 +404,6 @@ static void put_units(struct sheaf__text *t, const struct sheaf_split_segment *g
 
 char *sheaf_split_state_print(const struct sheaf_split_state *state, char *buf, size_t n) {
     struct sheaf__text text = {buf, n, 0};
-    if (n) *buf = 0;
     if (state->axis == SHEAF_SPLIT_AXIS_MIRRORED) {
         sheaf__put(&text, "M");
     } else if (state->axis == SHEAF_SPLIT_AXIS_PARTIAL) {
