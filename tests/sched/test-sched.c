@@ -557,7 +557,7 @@ Test(sched_devices, copies_wait_for_readers_of_inputs) {
 enum { SW_0 = 12, SW_1 = 10, SW_2 = 2, SW_N = SW_0 * SW_1 * SW_2 };
 
 /* A part of `w`, which is SW_0 x SW_1 x SW_2: rows with gaps, planes with gaps, elements apart, all
- * three, and one that is dense. */
+ * three, both with four dimensions, and one that is dense. */
 static struct sheaf_tensor *part(struct sheaf_context *c, struct sheaf_tensor *w, int kind) {
     const size_t e = w->nb[0], r = w->nb[1], p = w->nb[2];
     switch (kind) {
@@ -569,6 +569,10 @@ static struct sheaf_tensor *part(struct sheaf_context *c, struct sheaf_tensor *w
         return sheaf_transpose(c, sheaf_view_2d(c, w, 5, 4, r, 2 * e));
     case 3:
         return sheaf_permute(c, sheaf_view_3d(c, w, 4, 3, 2, 2 * r, p, 1 * e), 2, 1, 0, 3);
+    case 4:
+        return sheaf_view_4d(c, w, 5, 2, 2, 2, r, 3 * r, p, 2 * e);
+    case 5:
+        return sheaf_transpose(c, sheaf_view_4d(c, w, 5, 2, 2, 2, r, 3 * r, p, 2 * e));
     default:
         return sheaf_view_2d(c, w, SW_0, 4, r, 3 * r);
     }
@@ -612,9 +616,11 @@ static void strided_write(sheaf_backend_t home, sheaf_backend_t writer, enum she
         cr_assert(!sheaf_backend_sched_graph_compute(s, g), "%s", sheaf_last_error());
         for (int64_t i = 0; i < n; i++) {
             const int64_t i0 = i % x->ne[0], i1 = i / x->ne[0] % x->ne[1],
-                          i2 = i / x->ne[0] / x->ne[1];
+                          i2 = i / x->ne[0] / x->ne[1] % x->ne[2],
+                          i3 = i / x->ne[0] / x->ne[1] / x->ne[2];
             const size_t at = into->view_offs + (size_t)i0 * into->nb[0] +
-                              (size_t)i1 * into->nb[1] + (size_t)i2 * into->nb[2];
+                              (size_t)i1 * into->nb[1] + (size_t)i2 * into->nb[2] +
+                              (size_t)i3 * into->nb[3];
             start[at / w->nb[0]] = in[i];
         }
         cr_assert(!sheaf_backend_tensor_get(w, raw, 0, sheaf_nbytes(w)));
@@ -634,7 +640,7 @@ static void strided_write(sheaf_backend_t home, sheaf_backend_t writer, enum she
 static void strided_writes(bool parallel) {
     sheaf_backend_sched_t s = make(parallel, false);
     static const enum sheaf_type types[] = {SHEAF_TYPE_F32, SHEAF_TYPE_F16};
-    for (int kind = 0; kind < 5; kind++) {
+    for (int kind = 0; kind < 7; kind++) {
         for (int t = 0; t < 2; t++) {
             strided_write(all[0], all[1], types[t], kind, s);
             strided_write(all[0], all[2], types[t], kind, s);
@@ -853,7 +859,7 @@ Test(sched_meta, strided_writes) {
         cr_assert(!sheaf_backend_dev_init(meta, NULL, &two[0]));
         cr_assert(!sheaf_backend_init_by_type(SHEAF_BACKEND_DEVICE_TYPE_CPU, NULL, &two[1]));
         sheaf_backend_sched_t s = sheaf_backend_sched_new(two, NULL, 2, 16, false, false);
-        for (int kind = 0; kind < 5; kind++)
+        for (int kind = 0; kind < 7; kind++)
             for (int type = 0; type < 2; type++)
                 strided_write(two[0], two[1], type ? SHEAF_TYPE_F16 : SHEAF_TYPE_F32, kind, s);
         sheaf_backend_sched_free(s);
