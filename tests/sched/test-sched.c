@@ -124,6 +124,36 @@ Test(sched, assigned_by_the_user) {
     sheaf_backend_sched_free(s);
 }
 
+/* Operands with memory that are no weights, and nothing beside the node that has a backend. */
+Test(sched, where_most_operands_lie) {
+    sheaf_backend_sched_t s = make(false, false);
+    const struct sheaf_init_params params = {
+        .mem_size = 8 * sheaf_tensor_overhead() + sheaf_graph_overhead(), .no_alloc = true};
+    struct sheaf_context *on[2] = {sheaf_init(params), sheaf_init(params)};
+    struct sheaf_tensor *x[2][2];
+    sheaf_backend_buffer_t buffer[2];
+    for (int i = 0; i < 2; i++) {
+        for (int k = 0; k < 2; k++) x[i][k] = sheaf_new_tensor_1d(on[i], SHEAF_TYPE_F32, 4);
+        cr_assert(!sheaf_backend_alloc_ctx_tensors(on[i], all[i], &buffer[i]));
+    }
+    for (int i = 0; i < 4; i++) { /* both on A, on B and A, on A and B, both on B */
+        struct sheaf_context *c = sheaf_init(params);
+        struct sheaf_cgraph *g = sheaf_new_graph(c);
+        struct sheaf_tensor *y = sheaf_add(c, x[i & 1][0], x[i >> 1][1]);
+        cr_assert(!sheaf_build_forward_expand(g, y));
+        cr_assert(!sheaf_backend_sched_reset(s));
+        cr_assert(!sheaf_backend_sched_split_graph(s, g), "%s", sheaf_last_error());
+        cr_expect_eq(sheaf_backend_sched_get_tensor_backend(s, y), all[i == 3], "case %d", i);
+        cr_expect_str_eq(sheaf_backend_sched_get_tensor_cause(s, y), "most operands usable");
+        sheaf_free(c);
+    }
+    sheaf_backend_sched_free(s);
+    for (int i = 0; i < 2; i++) {
+        sheaf_backend_buffer_free(buffer[i]);
+        sheaf_free(on[i]);
+    }
+}
+
 static void lots(bool parallel) {
     sheaf_backend_sched_t s = make(parallel, false);
     for (unsigned seed = 1; seed <= 24; seed++)
