@@ -132,8 +132,9 @@ static void spread_of(const struct generator *g, enum sheaf__weight w, float *me
 }
 
 static enum sheaf_type type_of(const struct generator *g, const char *name, int64_t ne0) {
-    const struct sheaf__mix_model model = {g->hp.n_layer, g->p->tied,
-                                           g->p->n_head / g->p->n_head_kv};
+    const int64_t gqa = g->p->n_head / g->p->n_head_kv;
+    const struct sheaf__mix_model model = {g->hp.n_layer, g->p->tied, gqa, g->hp.n_expert,
+                                           sheaf__mix_is_70b(g->p->arch, g->hp.n_layer, gqa)};
     return g->mix ? sheaf__mix_type(g->mix, &model, name, ne0)
                   : sheaf__mix_fitting(g->p->type, ne0);
 }

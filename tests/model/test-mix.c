@@ -31,7 +31,7 @@ static const struct {
 enum { N_LAYERS = 24, WIDTH = 512 };
 
 static const char *type_of(const struct sheaf__mix *mix, bool tied, const char *name, int64_t ne0) {
-    const struct sheaf__mix_model model = {N_LAYERS, tied, 1};
+    const struct sheaf__mix_model model = {.n_layer = N_LAYERS, .tied = tied, .gqa = 1};
     return sheaf_type_name(sheaf__mix_type(mix, &model, name, ne0));
 }
 
@@ -94,7 +94,7 @@ Test(mix, types_of_few_bits) {
     static const int layers[4] = {0, 1, 2, 23};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const struct sheaf__mix *mix = sheaf__mix_find(rows[i].mix);
-        const struct sheaf__mix_model model = {N_LAYERS, false, rows[i].gqa};
+        const struct sheaf__mix_model model = {.n_layer = N_LAYERS, .gqa = rows[i].gqa};
         cr_assert_not_null(mix, "%s", rows[i].mix);
         for (int l = 0; l < 4; l++) {
             char name[64];
@@ -110,6 +110,36 @@ Test(mix, types_of_few_bits) {
                      "iq4_nl");
     cr_expect_str_eq(type_of(sheaf__mix_find("TQ1_0"), false, "blk.3.ffn_up.weight", 320), "q4_0");
     cr_assert_null(sheaf__mix_find("IQ2_XS"), "it needs an importance matrix");
+}
+
+/* What depends on the model: eight experts, the shape of a 70B, and matrices that hold several. */
+Test(mix, types_by_the_model) {
+    static const struct {
+        const char *mix, *name, *type;
+        int64_t n_expert;
+        bool is_70b;
+    } rows[] = {
+        {"Q4_K_M", "attn_v", "q8_0", 8, false},       {"Q4_0", "attn_k", "q8_0", 8, false},
+        {"Q4_K_M", "attn_k", "q4_K", 7, false},       {"F16", "attn_v", "f16", 8, false},
+        {"Q4_K_M", "attn_output", "q5_K", 8, false},  {"Q3_K_L", "attn_output", "q3_K", 8, false},
+        {"Q2_K", "attn_output", "q5_K", 8, false},    {"Q5_K_M", "attn_output", "q5_K", 8, false},
+        {"Q4_K_M", "attn_v", "q5_K", 0, true},        {"Q4_K_M", "attn_q", "q4_K", 0, true},
+        {"Q4_K_M", "attn_qkv", "q4_K", 0, false},     {"Q3_K_M", "attn_qkv", "q4_K", 0, false},
+        {"Q2_K", "attn_qkv", "q3_K", 0, false},       {"Q4_0", "attn_qkv", "q8_0", 8, false},
+        {"Q2_K", "ffn_down_shexp", "q3_K", 4, false},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct sheaf__mix_model model = {
+            .n_layer = N_LAYERS, .gqa = 1, .n_expert = rows[i].n_expert, .is_70b = rows[i].is_70b};
+        char name[64];
+        snprintf(name, sizeof name, "blk.3.%s.weight", rows[i].name);
+        cr_expect_str_eq(
+            sheaf_type_name(sheaf__mix_type(sheaf__mix_find(rows[i].mix), &model, name, WIDTH)),
+            rows[i].type, "%s %s", rows[i].mix, name);
+    }
+    cr_expect(sheaf__mix_is_70b("llama", 80, 8) && sheaf__mix_is_70b("qwen2", 80, 8));
+    cr_expect_not(sheaf__mix_is_70b("llama", 80, 1), "Llama 65B");
+    cr_expect_not(sheaf__mix_is_70b("llama", 32, 4) || sheaf__mix_is_70b("qwen3", 80, 8));
 }
 
 /* Rows of 320 are whole blocks of 32, rows of 40 of nothing. */

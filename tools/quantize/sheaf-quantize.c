@@ -42,26 +42,26 @@ static enum sheaf_status no_memory(void) {
 
 /* ---- the plan ---- */
 
-/* A number of the model, 1 if the file does not have it as one number. */
-static uint64_t of_model(const struct quantizer *q, const char *arch, const char *what) {
+/* A number of the model; `otherwise` if the file does not have it, 0 if not as one number. */
+static int64_t of_model(const struct quantizer *q, const char *arch, const char *what,
+                        int64_t otherwise) {
     char key[128];
     uint64_t n = 0;
     snprintf(key, sizeof key, "%.60s.%.40s", arch, what);
-    if (sheaf_gguf_find_key(q->in, key) < 0 || sheaf_gguf_get_u64(q->in, key, &n)) n = 0;
-    return n ? n : 1;
+    if (sheaf_gguf_find_key(q->in, key) < 0) return otherwise;
+    return sheaf_gguf_get_u64(q->in, key, &n) || n > INT32_MAX ? 0 : (int64_t)n;
 }
 
 static void find_types(struct quantizer *q) {
     const char *arch = "";
-    char key[128];
-    uint64_t layers = 0;
     sheaf_gguf_get_str(q->in, "general.architecture", &arch);
-    snprintf(key, sizeof key, "%.60s.block_count", arch);
-    if (sheaf_gguf_find_key(q->in, key) >= 0) sheaf_gguf_get_u64(q->in, key, &layers);
-    q->model = (struct sheaf__mix_model){(int64_t)layers,
-                                         sheaf_gguf_find_tensor(q->in, "output.weight") < 0,
-                                         (int64_t)(of_model(q, arch, "attention.head_count") /
-                                                   of_model(q, arch, "attention.head_count_kv"))};
+    const int64_t layers = of_model(q, arch, "block_count", 0);
+    const int64_t heads = of_model(q, arch, "attention.head_count", 0);
+    const int64_t kv = of_model(q, arch, "attention.head_count_kv", heads);
+    const int64_t gqa = kv ? heads / kv : 0;
+    q->model = (struct sheaf__mix_model){layers, sheaf_gguf_find_tensor(q->in, "output.weight") < 0,
+                                         gqa, of_model(q, arch, "expert_count", 0),
+                                         sheaf__mix_is_70b(arch, layers, gqa)};
     for (int64_t i = 0; i < q->n; i++) {
         const struct sheaf_gguf_tensor *t = sheaf_gguf_tensor(q->in, i);
         const bool floats = t->type != SHEAF_TYPE_I32 && t->type != SHEAF_TYPE_I64;

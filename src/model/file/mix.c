@@ -16,7 +16,8 @@ enum where {
     FIRST_EIGHTH, /* of the layers */
     FIRST_2,
     FIRST_SIXTEENTH,
-    GROUPED, /* everywhere, if a K/V head has 4 query heads or more */
+    GROUPED,       /* everywhere, if a K/V head has 4 query heads or more */
+    EIGHT_EXPERTS, /* everywhere, if there are 8, as in Mixtral */
 };
 
 struct exception {
@@ -36,7 +37,6 @@ struct sheaf__mix {
 
 #define T(name) SHEAF_TYPE_##name
 #define V       SHEAF__W_V
-#define QKV     SHEAF__W_QKV
 #define DOWN    SHEAF__W_DOWN
 #define O       SHEAF__W_O
 #define EMBD    SHEAF__W_TOKEN_EMBD
@@ -56,23 +56,26 @@ static const struct sheaf__mix mixes[] = {
     {"Q4_1",    3, T(Q4_1), T(Q6_K), {{0}}},
     {"Q5_0",    8, T(Q5_0), T(Q6_K), {{0}}},
     {"Q5_1",    9, T(Q5_1), T(Q6_K), {{0}}},
-    {"Q4_K_S", 14, T(Q4_K), T(Q6_K), {{V, FIRST_4, T(Q5_K)}, {DOWN, FIRST_EIGHTH, T(Q5_K)}}},
+    {"Q4_K_S", 14, T(Q4_K), T(Q6_K), {{V, FIRST_4, T(Q5_K)}, {DOWN, FIRST_EIGHTH, T(Q5_K)},
+                                      {O, EIGHT_EXPERTS, T(Q5_K)}}},
     {"Q4_K_M", 15, T(Q4_K), T(Q6_K), {{V, SOME, T(Q6_K)}, {DOWN, SOME, T(Q6_K)},
-                                      {QKV, EVERYWHERE, T(Q5_K)}}},
+                                      {O, EIGHT_EXPERTS, T(Q5_K)}}},
     {"Q5_K_S", 16, T(Q5_K), T(Q6_K), {{0}}},
-    {"Q5_K_M", 17, T(Q5_K), T(Q6_K), {{V, SOME, T(Q6_K)}, {DOWN, SOME, T(Q6_K)},
-                                      {QKV, EVERYWHERE, T(Q6_K)}}},
+    {"Q5_K_M", 17, T(Q5_K), T(Q6_K), {{V, SOME, T(Q6_K)}, {DOWN, SOME, T(Q6_K)}}},
     {"Q6_K",   18, T(Q6_K), T(Q6_K), {{0}}},
     {"Q2_K",   10, T(Q2_K), T(Q6_K), {{V, GROUPED, T(Q4_K)}, {V, EVERYWHERE, T(Q3_K)},
-                                      {DOWN, EVERYWHERE, T(Q3_K)}, {O, EVERYWHERE, T(Q3_K)}}},
-    {"Q3_K_S", 11, T(Q3_K), T(Q6_K), {{0}}},
+                                      {DOWN, EVERYWHERE, T(Q3_K)}, {O, EIGHT_EXPERTS, T(Q5_K)},
+                                      {O, EVERYWHERE, T(Q3_K)}}},
+    {"Q3_K_S", 11, T(Q3_K), T(Q6_K), {{O, EIGHT_EXPERTS, T(Q5_K)}}},
     {"Q3_K_M", 12, T(Q3_K), T(Q6_K), {{V, FIRST_2, T(Q5_K)}, {V, EVERYWHERE, T(Q4_K)},
                                       {DOWN, FIRST_SIXTEENTH, T(Q5_K)}, {DOWN, EVERYWHERE, T(Q4_K)},
-                                      {O, EVERYWHERE, T(Q4_K)}, {QKV, EVERYWHERE, T(Q4_K)}}},
+                                      {O, EIGHT_EXPERTS, T(Q5_K)}, {O, EVERYWHERE, T(Q4_K)}}},
     {"Q3_K_L", 13, T(Q3_K), T(Q6_K), {{V, EVERYWHERE, T(Q5_K)}, {DOWN, EVERYWHERE, T(Q5_K)},
-                                      {O, EVERYWHERE, T(Q5_K)}, {QKV, EVERYWHERE, T(Q4_K)}}},
-    {"IQ4_NL", 25, T(IQ4_NL), T(Q6_K), {{V, GROUPED, T(Q5_K)}, {DOWN, FIRST_EIGHTH, T(Q5_K)}}},
-    {"IQ4_XS", 30, T(IQ4_XS), T(Q6_K), {{V, GROUPED, T(Q5_K)}, {DOWN, FIRST_EIGHTH, T(Q5_K)}}},
+                                      {O, EIGHT_EXPERTS, T(Q3_K)}, {O, EVERYWHERE, T(Q5_K)}}},
+    {"IQ4_NL", 25, T(IQ4_NL), T(Q6_K), {{V, GROUPED, T(Q5_K)}, {DOWN, FIRST_EIGHTH, T(Q5_K)},
+                                        {O, EIGHT_EXPERTS, T(Q5_K)}}},
+    {"IQ4_XS", 30, T(IQ4_XS), T(Q6_K), {{V, GROUPED, T(Q5_K)}, {DOWN, FIRST_EIGHTH, T(Q5_K)},
+                                        {O, EIGHT_EXPERTS, T(Q5_K)}}},
     {"MXFP4_MOE", 38, T(Q8_0), T(Q8_0), {EXPERTS}},
     {"MXFP4",  38, T(MXFP4), T(Q8_0), {{0}}}, /* dense models too: no name of llama-quantize */
     {"NVFP4",  39, T(NVFP4), T(Q6_K), {{0}}},
@@ -118,6 +121,8 @@ static bool holds(enum where where, int64_t layer, const struct sheaf__mix_model
         return layer < 4;
     case FIRST_EIGHTH:
         return layer < n / 8;
+    case EIGHT_EXPERTS:
+        return model->n_expert == 8;
     case NOWHERE:
     default:
         return false;
@@ -134,12 +139,30 @@ enum sheaf_type sheaf__mix_fitting(enum sheaf_type type, int64_t ne0) {
     return T(F16);
 }
 
+/* The last matrices of experts are chosen as that of a dense layer is, and one that holds q, k and v
+ * as that of v. */
+static enum sheaf__weight like(enum sheaf__weight weight) {
+    if (weight == SHEAF__W_DOWN_EXPERTS || weight == SHEAF__W_DOWN_SHARED) return SHEAF__W_DOWN;
+    return weight == SHEAF__W_QKV ? SHEAF__W_V : weight;
+}
+
+bool sheaf__mix_is_70b(const char *arch, int64_t n_layer, int64_t gqa) {
+    return n_layer == 80 && ((!strcmp(arch, "llama") && gqa != 1) || !strcmp(arch, "qwen2"));
+}
+
+/* Matrices that are small beside the rest of a model get more bits in every mix. */
+static enum sheaf_type enlarge(enum sheaf_type type, const struct sheaf__mix *mix,
+                               const struct sheaf__mix_model *model, enum sheaf__weight weight) {
+    const bool is_v = like(weight) == SHEAF__W_V;
+    if (!sheaf_is_quantized(mix->base)) return type;
+    if (model->n_expert == 8 && (is_v || weight == SHEAF__W_K)) return T(Q8_0);
+    return model->is_70b && is_v && (type == T(Q3_K) || type == T(Q4_K)) ? T(Q5_K) : type;
+}
+
 enum sheaf_type sheaf__mix_type(const struct sheaf__mix *mix, const struct sheaf__mix_model *model,
                                 const char *name, int64_t ne0) {
     int64_t layer;
     const enum sheaf__weight weight = sheaf__weight_find(name, 0, &layer);
-    /* the last matrices of experts are chosen as that of a dense layer is */
-    const enum sheaf__weight like = weight == SHEAF__W_DOWN_EXPERTS ? SHEAF__W_DOWN : weight;
     const bool is_output =
         weight == SHEAF__W_OUTPUT || (weight == SHEAF__W_TOKEN_EMBD && model->tied);
     enum sheaf_type type = is_output ? mix->output : mix->base;
@@ -147,9 +170,10 @@ enum sheaf_type sheaf__mix_type(const struct sheaf__mix *mix, const struct sheaf
     for (int i = 0; i < MAX_EXCEPTIONS && !is_output; i++) {
         const struct exception *e = &mix->exceptions[i];
         if (e->where == NOWHERE) break;
-        if ((e->weight != like && e->weight != weight) || !holds(e->where, layer, model)) continue;
+        if ((e->weight != like(weight) && e->weight != weight) || !holds(e->where, layer, model))
+            continue;
         type = e->type;
         break;
     }
-    return sheaf__mix_fitting(type, ne0);
+    return sheaf__mix_fitting(enlarge(type, mix, model, weight), ne0);
 }

@@ -2,9 +2,9 @@
  *
  * "Q4_K_M" is not a type but a habit: most matrices in Q4_K, those that matter more in Q6_K. The
  * choices follow what llama-quantize makes, so that a file of the same name has the same types
- * (compared with llama.cpp 0.7.0 on 2026-11-21 without an importance matrix; the types of fewer
- * than 4 bits, IQ4_NL, IQ4_XS and MXFP4_MOE with its source). Types that are of no use without an
- * importance matrix have no mix. Pure. */
+ * (compared with llama.cpp 0.7.0 on 2026-11-29, random models, without an importance matrix).
+ * But where some layers have no attention, llama-quantize counts those that have. Types that are of
+ * no use without an importance matrix have no mix. Pure. */
 #ifndef SHEAF_MODEL_MIX_H
 #define SHEAF_MODEL_MIX_H
 
@@ -27,7 +27,11 @@ struct sheaf__mix_model {
     int64_t n_layer;
     bool tied;   /* no output.weight: the embeddings are the output matrix too */
     int64_t gqa; /* query heads of a K/V head; 0: not known */
+    int64_t n_expert;
+    bool is_70b; /* of a shape that llama-quantize takes for Llama's or Qwen's 70B */
 };
+/* The last field, of an architecture. */
+bool sheaf__mix_is_70b(const char *arch, int64_t n_layer, int64_t gqa);
 /* The type of the matrix `name`, whose rows have ne0 elements. Where they are not whole blocks, the
  * next larger type whose blocks fit. Vectors are F32, and not asked for. */
 enum sheaf_type sheaf__mix_type(const struct sheaf__mix *mix, const struct sheaf__mix_model *model,
