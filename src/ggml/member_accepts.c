@@ -142,7 +142,8 @@ static bool flash_attn(const struct sheaf_tensor *n) {
            k->ne[2] == v->ne[2] && q->ne[3] == k->ne[3] && k->ne[3] == v->ne[3];
 }
 
-/* Elements that are not rotated are copied in pairs, beyond the end of an odd row. */
+/* Elements that are not rotated are copied in pairs, beyond the end of an odd row. In a vision
+ * encoder the angle does not start anew at a section that comes after an empty one. */
 static bool rope(const struct sheaf_tensor *n) {
     enum {
         SECTIONS = 8,
@@ -151,7 +152,12 @@ static bool rope(const struct sheaf_tensor *n) {
     }; /* a bit of the mode; words (sheaf/ops.h) */
     if (n->ne[0] % 2 || n->op_params[OFFSET] % 2) return false;
     bool sections = !(n->op_params[1] & SECTIONS);
-    for (int i = 0; i < 3; i++) sections = sections || n->op_params[FIRST_SECTION + i] > 0;
+    for (int i = 0; i < 3; i++) {
+        const int32_t *section = &n->op_params[FIRST_SECTION + i];
+        sections = sections || section[0] > 0;
+        if (n->op_params[1] == SHEAF_ROPE_TYPE_VISION && section[0] == 0 && section[1] > 0)
+            return false;
+    }
     return halves(n) && sections && sheaf_is_contiguous(n->src[1]);
 }
 

@@ -41,7 +41,7 @@ static const struct gg_op_row rows[] = {
     {"SET_ROWS", {3, 1, 2}, GG_PLAIN, {{0}}},
     {"SOFT_MAX", {1, 2, 3}, GG_PLAIN, {W(0, 0), W(1, 1)}},
     {"ROPE", {1, 2, 3}, GG_ROTATION, ROPE_WORDS},
-    {"ROPE_BACK", {1, 2, 3}, GG_PLAIN, ROPE_WORDS},
+    {"ROPE_BACK", {1, 2, 3}, GG_ROTATION, ROPE_WORDS},
     {"FLASH_ATTN_EXT", {1, 2, 3, 4, 5}, GG_PLAIN, {W(0, 0), W(1, 1), W(2, 2)}},
     {"UNARY", {1}, GG_UNARY_OP, {W(1, 1), W(2, 2), W(3, 3), W(4, 4)}},
     {"SSM_CONV", {1, 2}, GG_PLAIN, {{0}}},

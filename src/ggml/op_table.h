@@ -29,7 +29,7 @@ enum gg_special {
     GG_COLUMNS,   /* IM2COL: as GG_KERNEL, without the kernel; signals are images of height 1 */
     GG_SIGNALS,   /* COL2IM_1D: channels in ggml; here word 0, the size of the window */
     GG_POOL,      /* no dilation; POOL_1D: a window of height 1 */
-    GG_ROTATION,  /* ROPE of no dimensions: a copy */
+    GG_ROTATION,  /* ROPE of no dimensions: a copy. Of a vision encoder: not all */
     GG_RESIZE,    /* UPSCALE: word 0 of ggml has a mode and flags */
     GG_WINDOWS,   /* WIN_PART: words 0 and 1 of ggml are how many windows there are */
     GG_SPECIAL_COUNT,

@@ -153,6 +153,26 @@ static void check_no_rotation(struct model *m) {
     expect(!memcmp(got, m->values, sizeof got), "the result of a ROPE of nothing");
 }
 
+/* ggml does not start the angle anew at a section that comes after an empty one: left to it. */
+static void check_sections_of_vision(struct model *m) {
+    typedef struct gg_tensor *(*make_fn)(void *, int, int64_t, int64_t, int64_t, int64_t);
+    enum { ROPE = 23, I32 = 26, VISION = 24, FIRST_SECTION = 11 };
+    const float one = 1, base = 10000;
+    struct gg_tensor *t = CALL(make_fn, "ggml_new_tensor_4d")(m->ctx, 0, N, 1, M, 1);
+    t->op = ROPE;
+    t->src[0] = CALL(make_fn, "ggml_new_tensor_4d")(m->ctx, 0, N, 1, M, 1);
+    t->src[1] = CALL(make_fn, "ggml_new_tensor_4d")(m->ctx, I32, 4 * M, 1, 1, 1);
+    t->op_params[1] = N / 2;
+    t->op_params[2] = VISION;
+    memcpy(&t->op_params[5], &base, sizeof base);
+    memcpy(&t->op_params[6], &one, sizeof one);
+    memcpy(&t->op_params[8], &one, sizeof one);
+    t->op_params[FIRST_SECTION] = t->op_params[FIRST_SECTION + 2] = 1;
+    expect(!dev->iface.supports_op(dev, t), "an empty section before another is refused");
+    t->op_params[FIRST_SECTION + 1] = 1;
+    expect(dev->iface.supports_op(dev, t), "ROPE of a vision encoder is supported");
+}
+
 /* Masks of F16 that are filled: of sparse attention. */
 static void check_fill_of_halves(struct model *m) {
     typedef struct gg_tensor *(*make_fn)(void *, int, int64_t, int64_t, int64_t, int64_t);
@@ -478,6 +498,7 @@ static void check_all(struct model *m) {
     check_operands(m);
     check_strided_leaf(m);
     check_no_rotation(m);
+    check_sections_of_vision(m);
     check_fill_of_halves(m);
     check_refusals(m);
     check_failure(m);

@@ -484,14 +484,22 @@ static void gen_rope(struct op_list *l, const struct op_family *f) {
         c->i[2] = i == 6 ? 24 : 0;
         c->f[0] = i / 3 == 2 ? 0.5f : 0.0f;
     }
+    for (int i = 0; i < 2; i++) { /* an empty section before another */
+        struct op_case *c = add(l, f, 2);
+        c->in[0] = shape(SHEAF_TYPE_F32, 64, 6, 5, 2);
+        c->in[1] = filled(shape(SHEAF_TYPE_I32, 20, 1, 1, 1), FILL_INDEX, 1000);
+        c->i[1] = modes[i];
+        c->i[0] = c->i[1] == SHEAF_ROPE_TYPE_VISION ? 32 : 64;
+        c->i[3] = 1;
+    }
 }
 static T *build_rope(C *ctx, const struct op_case *c, T **x) {
-    static const int sections[] = {7, 6, 5, 2};
+    static const int sections[2][4] = {{7, 6, 5, 2}, {7, 0, 5, 2}};
     const float yarn = c->f[0] != 0 ? 0.25f : 1.0f;
     T *factors = c->n_in > 2 ? x[2] : NULL;
     T *t = c->i[1] & SHEAF_ROPE_TYPE_MROPE
-               ? sheaf_rope_multi(ctx, x[0], x[1], factors, c->i[0], sections, c->i[1], 4096,
-                                  10000.0f, yarn, c->f[0], 1.0f, 32.0f, 1.0f)
+               ? sheaf_rope_multi(ctx, x[0], x[1], factors, c->i[0], sections[c->i[3]], c->i[1],
+                                  4096, 10000.0f, yarn, c->f[0], 1.0f, 32.0f, 1.0f)
                : sheaf_rope_ext(ctx, x[0], x[1], factors, c->i[0], c->i[1], 4096, 10000.0f, yarn,
                                 c->f[0], 1.0f, 32.0f, 1.0f);
     t = sheaf_rope_set_offset(t, c->i[2]);
