@@ -37,7 +37,7 @@ struct event {
     size_t until;
 };
 
-static struct queue a, b, c; /* c: of one test */
+static struct queue a, b;
 static uint32_t lots;        /* 0: work lies until something waits for it */
 static bool together;        /* each can use the other's memory */
 static int most_waiting;     /* graphs of one queue */
@@ -396,6 +396,7 @@ static float first_of(const struct sheaf_tensor *t) {
 /* x is copied from A to B, which is late. It is not read again, so a copy of y, from C, comes to lie
  * where x was: C must wait until B has x. */
 Test(sched_queues, copies_wait_for_copies_to_others) {
+    static struct queue third;
     static const float three[N] = {3};
     sheaf_backend_t cpu;
     sheaf_backend_buffer_t buffer;
@@ -403,20 +404,20 @@ Test(sched_queues, copies_wait_for_copies_to_others) {
     cr_assert(!sheaf_backend_init_by_type(SHEAF_BACKEND_DEVICE_TYPE_CPU, NULL, &cpu));
     queue_up(&a, "A", cpu);
     queue_up(&b, "B", cpu);
-    queue_up(&c, "C", cpu);
-    c.is_eager = true;
+    queue_up(&third, "C", cpu);
+    third.is_eager = true;
     struct sheaf_context *weights = context(1, 0), *ctx = context(8, 1);
     struct sheaf_tensor *w = sheaf_new_tensor_1d(weights, SHEAF_TYPE_F32, N);
     cr_assert(!sheaf_backend_alloc_ctx_tensors(weights, &a.island.backend, &buffer));
     sheaf_backend_buffer_set_usage(buffer, SHEAF_BACKEND_BUFFER_USAGE_WEIGHTS);
     cr_assert(!sheaf_backend_tensor_set(w, three, 0, sizeof three));
     sheaf_backend_sched_t sched = sheaf_backend_sched_new(
-        (sheaf_backend_t[]){&a.island.backend, &b.island.backend, &c.island.backend, cpu}, NULL, 4,
-        64, false, false);
+        (sheaf_backend_t[]){&a.island.backend, &b.island.backend, &third.island.backend, cpu}, NULL,
+        4, 64, false, false);
     cr_assert(sched, "%s", sheaf_last_error());
     struct sheaf_cgraph *g = sheaf_new_graph(ctx);
     struct sheaf_tensor *x = on(sched, g, sheaf_scale(ctx, w, 1), &a, false);
-    struct sheaf_tensor *y = on(sched, g, sheaf_scale(ctx, x, 2), &c, false);
+    struct sheaf_tensor *y = on(sched, g, sheaf_scale(ctx, x, 2), &third, false);
     struct sheaf_tensor *r = on(sched, g, sheaf_scale(ctx, x, 5), &b, true);
     struct sheaf_tensor *z = on(sched, g, sheaf_scale(ctx, y, 2), &a, true);
     cr_assert(!sheaf_backend_sched_alloc_graph(sched, g), "%s", sheaf_last_error());
