@@ -142,22 +142,16 @@ static bool flash_attn(const struct sheaf_tensor *n) {
            k->ne[2] == v->ne[2] && q->ne[3] == k->ne[3] && k->ne[3] == v->ne[3];
 }
 
-/* Elements that are not rotated are copied in pairs, beyond the end of an odd row. In a vision
- * encoder the angle does not start anew at a section that comes after an empty one. */
+/* Elements that are not rotated are copied in pairs, beyond the end of an odd row. */
 static bool rope(const struct sheaf_tensor *n) {
     enum {
         SECTIONS = 8,
         FIRST_SECTION = 9,
         OFFSET = 13
     }; /* a bit of the mode; words (sheaf/ops.h) */
-    if (n->ne[0] % 2 || n->op_params[OFFSET] % 2) return false;
+    if (n->ne[0] % 2 || n->op_params[OFFSET] % 2 || !gg_has_angles(n)) return false;
     bool sections = !(n->op_params[1] & SECTIONS);
-    for (int i = 0; i < 3; i++) {
-        const int32_t *section = &n->op_params[FIRST_SECTION + i];
-        sections = sections || section[0] > 0;
-        if (n->op_params[1] == SHEAF_ROPE_TYPE_VISION && section[0] == 0 && section[1] > 0)
-            return false;
-    }
+    for (int i = 0; i < 3; i++) sections = sections || n->op_params[FIRST_SECTION + i] > 0;
     return halves(n) && sections && sheaf_is_contiguous(n->src[1]);
 }
 

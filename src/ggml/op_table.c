@@ -145,3 +145,11 @@ bool gg_searches_scales(enum sheaf_type type) {
         if (simple[i] == type) return false;
     return sheaf_is_quantized(type);
 }
+
+bool gg_has_angles(const struct sheaf_tensor *rope) {
+    enum { MODE = 1, FIRST_SECTION = 9 }; /* words (sheaf/ops.h) */
+    const int32_t *sections = &rope->op_params[FIRST_SECTION];
+    for (int i = 0; rope->op_params[MODE] == SHEAF_ROPE_TYPE_VISION && i < 3; i++)
+        if (sections[i] == 0 && sections[i + 1] > 0) return false;
+    return true;
+}

@@ -68,4 +68,8 @@ int gg_type_of(const struct gg_host *host, int32_t number);
  * nearest, so a conversion into such a type would have other bytes. */
 bool gg_searches_scales(enum sheaf_type type);
 
+/* Has ggml this ROPE's or ROPE_BACK's angles? In a vision encoder it does not start the angle anew at
+ * a section that comes after an empty one. */
+bool gg_has_angles(const struct sheaf_tensor *rope);
+
 #endif

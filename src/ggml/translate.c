@@ -135,15 +135,10 @@ static bool pool(const struct translation *x) {
     return true;
 }
 
-/* llama.cpp's loader asks by a node of no dimensions whether frequency factors may lie on a device.
- * In a vision encoder ggml does not start the angle anew at a section that comes after an empty
- * one. */
+/* llama.cpp's loader asks by a node of no dimensions whether frequency factors may lie on a device. */
 static bool rotation(const struct translation *x) {
     const int dims = x->to->op_params[0], mode = x->to->op_params[1];
-    const int32_t *sections = &x->to->op_params[9];
-    for (int i = 0; mode == SHEAF_ROPE_TYPE_VISION && i < 3; i++) {
-        if (sections[i] == 0 && sections[i + 1] > 0) return false;
-    }
+    if (!gg_has_angles(x->to)) return false;
     if (dims || (mode != SHEAF_ROPE_TYPE_NORMAL && mode != SHEAF_ROPE_TYPE_NEOX)) return true;
     x->to->op = SHEAF_OP_DUP;
     memset(x->to->op_params, 0, sizeof x->to->op_params);
