@@ -82,6 +82,14 @@ Test(comm, runs_refuse_bad_calls) {
     call.sizes = sizes;
     cr_assert_eq(sheaf_comm_run(comm, 0, &call), SHEAF_STATUS_INVALID);
     cr_assert_not_null(strstr(sheaf_last_error(), "overflow"), "%s", sheaf_last_error());
+    sizes[0] = 4;
+    for (int k = 0; k < SHEAF_COMM_BARRIER; k++) {
+        const struct sheaf_comm_call without = {
+            .size = sizeof call, .kind = (enum sheaf_comm_kind)k, .n = 4, .sizes = sizes};
+        cr_expect_eq(sheaf_comm_run(comm, 0, &without), SHEAF_STATUS_INVALID);
+        cr_expect_not_null(strstr(sheaf_last_error(), "the data are missing"), "%s",
+                           sheaf_last_error());
+    }
     call.kind = SHEAF_COMM_BROADCAST;
     cr_assert_eq(sheaf_comm_run(comm, 0, &call), SHEAF_STATUS_SUCCESS);
     call.root = 1;

@@ -53,8 +53,13 @@ enum sheaf_status sheaf__comm_check(const struct sheaf_comm *comm,
         fits = sheaf__mul_size(call->sizes[m], k->unit, &block) &&
                sheaf__add_size(*bytes, block, bytes);
     }
-    return fits ? SHEAF_STATUS_SUCCESS
-                : sheaf_set_error(SHEAF_STATUS_INVALID, "%s: the sizes overflow", name);
+    if (!fits) return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: the sizes overflow", name);
+    /* send of a gather and recv of a scatter may be NULL where the member's own block is empty */
+    const void *data = call->kind == SHEAF_COMM_REDUCE_SCATTER ? call->send : call->recv;
+    if (*bytes && !data)
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: %zu bytes, but the data are missing",
+                               name, *bytes);
+    return SHEAF_STATUS_SUCCESS;
 }
 
 bool sheaf__comm_may_start(enum sheaf_comm_kind kind) { return kinds[kind].may_start; }
