@@ -12,6 +12,7 @@
 #include "comm/diag/events.h"
 #include "comm/diag/recorder.h"
 #include "comm/testing.h"
+#include "comm/world/blocks.h"
 #include "comm/world/world.h"
 #include "sheaf/backend-impl.h"
 #include "sheaf/world.h"
@@ -162,6 +163,55 @@ static bool control(void) {
     free(send);
     free(recv);
     free(each);
+    printf("ok rank %d\n", me);
+    return true;
+}
+
+/* Rounds of blocks from rank 1, three under way. The last rank takes part in another way if `how`
+ * says so: in a block of another size or name, or behind a round that the others do not know. */
+static bool blocks(const char *how) {
+    enum { ROUNDS = 3, MOST = 100000, ROOT = 1 };
+    const int n = sheaf_world_size(), me = sheaf_world_rank();
+    const bool odd = me == n - 1;
+    const char *what = odd && !strcmp(how, "blocks-what") ? "another" : "weights";
+    struct sheaf__blocks *round[ROUNDS];
+    uint8_t *data[ROUNDS];
+    size_t sizes[ROUNDS][8] = {{0}}, none[8] = {0};
+    bool done;
+    for (int i = 0; i < ROUNDS; i++) {
+        round[i] = sheaf__blocks_new();
+        data[i] = malloc(8 * (SHEAF__BLOCK_HEADER + MOST));
+        if (!round[i] || !data[i]) return wrong("memory");
+    }
+    if (sheaf__blocks_start(round[0], NULL, none, ROOT, what) ||
+        sheaf__blocks_poll(round[0], &done) || !done || sheaf__blocks_wait(round[0]))
+        return false;
+    if (odd && !strcmp(how, "blocks-round") &&
+        sheaf__blocks_start(round[0], NULL, none, ROOT, what))
+        return false;
+    for (int i = 0; i < ROUNDS; i++) {
+        uint8_t *at = data[i];
+        for (int r = 0; r < n; r++) {
+            const size_t size = (r + i) % 4 == 3 ? 0 : i == 2 ? MOST : (size_t)(1 + r + i);
+            sizes[i][r] = size;
+            if (me != ROOT || r == ROOT || !size) continue;
+            for (size_t k = 0; k < size; k++) at[SHEAF__BLOCK_HEADER + k] = value(k, r + i);
+            at += SHEAF__BLOCK_HEADER + size;
+        }
+        if (odd && i == 0 && !strcmp(how, "blocks-short")) sizes[i][me]--;
+        if (odd && i == 0 && !strcmp(how, "blocks-long")) sizes[i][me]++;
+        if (sheaf__blocks_start(round[i], data[i], sizes[i], ROOT, what)) return false;
+    }
+    for (int i = 0; i < ROUNDS; i++) {
+        for (done = false; !done && i == 1;) /* the others are only waited for */
+            if (sheaf__blocks_poll(round[i], &done)) return false;
+        if (sheaf__blocks_wait(round[i])) return false;
+        for (size_t k = 0; k < sizes[i][me] && me != ROOT; k++)
+            if (data[i][SHEAF__BLOCK_HEADER + k] != value(k, me + i)) return wrong("values");
+        sheaf__blocks_free(round[i]);
+        free(data[i]);
+    }
+    if (sheaf_world_barrier("after")) return false;
     printf("ok rank %d\n", me);
     return true;
 }
@@ -414,6 +464,7 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "away")) return quit(launcher_away());
     if (!strcmp(argv[1], "threads")) return quit(threads());
     if (!strcmp(argv[1], "control")) return quit(control());
+    if (!strncmp(argv[1], "blocks", 6)) return quit(blocks(argv[1]));
     if (!strcmp(argv[1], "late-call")) return quit(late_call(0));
     if (!strcmp(argv[1], "late-callee")) return quit(late_call(1));
     if (!strcmp(argv[1], "agree")) return quit(agree());

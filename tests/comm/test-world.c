@@ -327,6 +327,28 @@ Test(world_ranks, call_from_other_threads, .timeout = 60) {
 Test(world_ranks, exchange_control_messages, .timeout = 120) {
     for (int np = 1; np <= 4; np += RANKS_STEP) expect_ok(NULL, np, "control");
 }
+Test(world_ranks, exchange_blocks, .timeout = 120) {
+    for (int np = 2; np <= 4; np += RANKS_STEP) expect_ok(NULL, np, "blocks");
+}
+/* The rank that notices is the odd one: it names what it has, and the rank that sent it. */
+Test(world_ranks, that_disagree_on_blocks_end_with_one_message, .timeout = 120) {
+    static const struct {
+        const char *mode, *want;
+    } cases[] = {
+        {"blocks-short", "blocks of 'weights': MPI says of the message with rank 1 ("},
+        {"blocks-long", "sent 67 bytes that are not block 2 of 4 bytes"},
+        {"blocks-what", "blocks of 'another': rank 1 ("},
+        {"blocks-round", "sent 67 bytes that are not block 3 of 3 bytes"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const int rc = run_mpirun(3, "SHEAF_TIMEOUT_MS=5000", 60, out, sizeof out,
+                                  "helper-world %s", cases[i].mode);
+        cr_expect(run_returns(rc, 1), "%s: status %d\n%s", cases[i].mode, rc, out);
+        cr_expect_eq(count("error: "), 1, "%s\n%s", cases[i].mode, out);
+        cr_expect(strstr(out, cases[i].want), "%s\n%s", cases[i].mode, out);
+        cr_expect_null(strstr(out, "IN_STATUS"), "%s\n%s", cases[i].mode, out);
+    }
+}
 Test(world_ranks, see_all_devices, .timeout = 120) {
     for (int np = 1; np <= 4; np += RANKS_STEP) expect_ok(NULL, np, "devices");
 }

@@ -16,12 +16,27 @@ static pthread_mutex_t mpi_mutex = PTHREAD_MUTEX_INITIALIZER;
 void sheaf__mpi_lock(void) { pthread_mutex_lock(&mpi_mutex); }
 void sheaf__mpi_unlock(void) { pthread_mutex_unlock(&mpi_mutex); }
 
-enum sheaf_status sheaf__mpi_check(int code, const char *doing) {
-    if (code == MPI_SUCCESS) return SHEAF_STATUS_SUCCESS;
+static enum sheaf_status fail_by(int code, const char *doing, const char *of, const char *rank) {
     char text[MPI_MAX_ERROR_STRING] = "unknown error";
     int n = 0;
     MPI_Error_string(code, text, &n);
-    return sheaf__fail(SHEAF_STATUS_PEER, "%s: MPI says: %s", doing, text);
+    return sheaf__fail(SHEAF_STATUS_PEER, "%s: MPI says%s%s: %s", doing, of, rank, text);
+}
+
+enum sheaf_status sheaf__mpi_check(int code, const char *doing) {
+    return code == MPI_SUCCESS ? SHEAF_STATUS_SUCCESS : fail_by(code, doing, "", "");
+}
+
+/* A test of several requests says only that some failed; each one's status says how. */
+static enum sheaf_status fail_of_requests(const struct sheaf__mpi_wait *w, int code) {
+    char doing[256];
+    w->describe(w->user, doing, sizeof doing);
+    for (int i = 0; code == MPI_ERR_IN_STATUS && i < w->n; i++) {
+        const int one = w->statuses[i].MPI_ERROR;
+        if (one != MPI_SUCCESS && one != MPI_ERR_PENDING)
+            return fail_by(one, doing, " of the message with ", sheaf__rank_text(w->peers[i]));
+    }
+    return sheaf__mpi_check(code, doing);
 }
 
 static bool is_open(const struct sheaf__mpi_wait *w, int i) {
@@ -79,11 +94,7 @@ enum sheaf_status sheaf__mpi_wait_all(const struct sheaf__mpi_wait *w) {
             sheaf__mpi_lock();
             int code = MPI_Testall(w->n, w->requests, &done, w->statuses);
             sheaf__mpi_unlock();
-            if (code != MPI_SUCCESS) {
-                char text[256];
-                w->describe(w->user, text, sizeof text);
-                return sheaf__mpi_check(code, text);
-            }
+            if (code != MPI_SUCCESS) return fail_of_requests(w, code);
         }
         if (done && (!w->not_before || sheaf__time_ns() >= w->not_before)) break;
         if (done) continue;

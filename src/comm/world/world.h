@@ -112,7 +112,7 @@ struct sheaf__idle {
 /* Waits until all requests are done. peer[i] is the rank at the other end of request i. */
 struct sheaf__mpi_wait {
     MPI_Request *requests;
-    MPI_Status *statuses; /* or MPI_STATUSES_IGNORE */
+    MPI_Status *statuses;
     const int *peers;
     int n;
     uint64_t not_before; /* clock time before which nothing counts as arrived; 0 none */
