@@ -56,15 +56,30 @@ static void *check_thread(void *arg) {
     return NULL;
 }
 
-static int values(size_t largest) {
-    struct check c[CHECK_MAX_MEMBERS] = {0};
-    pthread_t threads[CHECK_MAX_MEMBERS];
-    const int n = sheaf_comm_n_local(comm);
+/* A member that another rank drives is no member to call for; the group lives on. */
+static bool refuses_members_of_others(void) {
+    float x = 0;
+    for (int m = 0; m < n_members; m++) {
+        if (member_rank[m] == sheaf_world_rank()) continue;
+        if (sheaf_comm_all_reduce(comm, m, &x, 1, NULL) == SHEAF_STATUS_INVALID) continue;
+        sheaf_set_error(SHEAF_STATUS_FAILED, "member %d is not refused", m);
+        return false;
+    }
+    return true;
+}
+
+/* Members of each group in groups [n_groups], of the same ranks: all of them work at the same time. */
+static int values(size_t largest, struct sheaf_comm *const *groups, int n_groups) {
+    enum { MOST = 2 * CHECK_MAX_MEMBERS };
+    struct check c[MOST] = {0};
+    pthread_t threads[MOST];
+    const int n_local = sheaf_comm_n_local(comm), n = n_groups * n_local;
     const char *wire = getenv("SHEAF_COMM_WIRE");
-    bool ok = true;
+    bool ok = refuses_members_of_others();
+    if (!ok) sheaf_world_abort(sheaf_last_error());
     for (int i = 0; i < n; i++) {
-        c[i].comm = comm;
-        c[i].member = sheaf_comm_local_member(comm, i);
+        c[i].comm = groups[i / n_local];
+        c[i].member = sheaf_comm_local_member(comm, i % n_local);
         c[i].n = n_members;
         c[i].largest = largest;
         c[i].starts = getenv("TEST_START") != NULL;
@@ -77,13 +92,29 @@ static int values(size_t largest) {
         if (c[i].error[0])
             fprintf(stderr, "error: %s\n", c[i].error);
         else
-            printf("ok %s member %d hash %016llx\n", sheaf_comm_describe(comm), c[i].member,
+            printf("ok %s member %d hash %016llx\n", sheaf_comm_describe(c[i].comm), c[i].member,
                    (unsigned long long)c[i].hash);
         ok = ok && !c[i].error[0];
     }
     fflush(stdout);
     if (!ok) sheaf_world_abort("wrong values");
     return quit(ok);
+}
+
+static int two_groups(size_t largest) {
+    struct sheaf_comm *groups[2] = {comm};
+    if (sheaf_comm_new(member_rank, n_members, NULL, &groups[1])) return quit(false);
+    return values(largest, groups, 2); /* the second one ends with the process */
+}
+
+/* Rank 0's member comes last in the list. */
+static int backwards(void) {
+    struct sheaf_comm *other;
+    const int list[] = {1, 0};
+    if (sheaf_comm_new(list, 2, NULL, &other) == SHEAF_STATUS_INVALID &&
+        strstr(sheaf_last_error(), "list the members by rank") && !sheaf_world_failed())
+        printf("ok rank %d\n", sheaf_world_rank());
+    return quit(true);
 }
 
 static long resident_kib(void) {
@@ -129,10 +160,10 @@ static uint64_t waited_ns(int me) {
     return sum;
 }
 
-/* Each rank in turn comes 250 ms late to a short sum, a long one and a gather: all others wait for it,
- * it waits for none. */
+/* Each rank in turn comes 250 ms late to a short sum, a long one, a gather and a barrier: all others
+ * wait for it, it waits for none. */
 static int waits(void) {
-    enum { LATE_US = 250000, MUST_NS = 150000000, MAY_NS = 100000000, LONG = 400000, KINDS = 3 };
+    enum { LATE_US = 250000, MUST_NS = 150000000, MAY_NS = 100000000, LONG = 400000, KINDS = 4 };
     static float x[LONG], all[CHECK_MAX_MEMBERS];
     size_t bytes[CHECK_MAX_MEMBERS];
     const int me = sheaf_comm_local_member(comm, 0), rank = sheaf_world_rank();
@@ -143,14 +174,31 @@ static int waits(void) {
         if ((st = sheaf_world_barrier("before"))) break;
         const uint64_t before = waited_ns(me);
         if (rank == late) usleep(LATE_US);
-        st = kind == 2 ? sheaf_comm_all_gather(comm, me, x, all, bytes, NULL)
-                       : sheaf_comm_all_reduce(comm, me, x, kind ? LONG : 16, NULL);
+        st = kind == 3   ? sheaf_comm_barrier(comm, me, NULL)
+             : kind == 2 ? sheaf_comm_all_gather(comm, me, x, all, bytes, NULL)
+                         : sheaf_comm_all_reduce(comm, me, x, kind ? LONG : 16, NULL);
         const uint64_t ns = waited_ns(me) - before;
         if (!st && (rank == late ? ns > MAY_NS : ns < MUST_NS))
             printf("WRONG: collective %d, rank %d late: rank %d waited %.0f ms\n", kind, late, rank,
                    1e-6 * (double)ns);
     }
     if (!st) printf("ok rank %d\n", rank);
+    fflush(stdout);
+    return quit(!st);
+}
+
+/* A long sum for which all ranks come at the same time: the wait for the others is a part of it. */
+static int transfer(void) {
+    enum { FLOATS = 400000 };
+    static float x[FLOATS];
+    struct sheaf_comm_stats s;
+    const int me = sheaf_comm_local_member(comm, 0);
+    enum sheaf_status st = sheaf_world_barrier("before");
+    if (!st) st = sheaf_comm_all_reduce(comm, me, x, FLOATS, NULL);
+    sheaf_comm_get_stats(comm, me, SHEAF_COMM_ALL_REDUCE, &s);
+    if (!st)
+        printf("ok rank %d waited %llu of %llu us\n", sheaf_world_rank(),
+               (unsigned long long)(s.wait_ns / 1000), (unsigned long long)(s.time_ns / 1000));
     fflush(stdout);
     return quit(!st);
 }
@@ -268,6 +316,10 @@ static int fault(const char *kind, int culprit, size_t n) {
             st = sheaf_comm_all_gather(comm, me, x, all, bytes, &what);
             break;
         }
+        if (i == 2 && !strcmp(kind, "cast")) { /* all broadcast, and disagree on the size */
+            st = sheaf_comm_broadcast(comm, me, x, (mine ? 2 : 1) * n * sizeof *x, 0, &what);
+            break;
+        }
         if (i == 2 && !strcmp(kind, "suspend")) stop_for_a_while(); /* on all ranks */
         if (mine && i == 2) {
             if (!strcmp(kind, "late")) usleep(1200000);
@@ -329,16 +381,21 @@ int main(int argc, char **argv) {
     if (slot) params.slot_bytes = (size_t)atol(slot);
     if (!strcmp(argv[1], "later")) params.timeout_ms = 20000;
     if (!strcmp(argv[1], "list") && sheaf_world_rank() == 1) n_members--;
+    if (!strcmp(argv[1], "slot") && sheaf_world_rank() == 1) params.slot_bytes = 8192;
+    if (!strcmp(argv[1], "wire") && sheaf_world_rank() == 1) params.wire_type = SHEAF_TYPE_BF16;
     if (sheaf_comm_new(member_rank, n_members, &params, &comm)) return quit(false);
     if (!strcmp(argv[1], "many")) return many(argc > 3 ? atol(argv[3]) : 100000);
     if (!strcmp(argv[1], "waits")) return waits();
+    if (!strcmp(argv[1], "transfer")) return transfer();
     if (!strcmp(argv[1], "queue")) return queue(argc > 4 ? atoi(argv[4]) : 0);
     if (!strcmp(argv[1], "crossings")) return crossings(argc > 3 ? (size_t)atol(argv[3]) : 240000);
     if (!strcmp(argv[1], "wrap")) { /* numbers of steps and collectives pass their largest value */
         sheaf__comm_start_at(comm, UINT64_MAX - 39);
         if (sheaf_world_barrier("start near the wrap")) return quit(false);
     }
-    if (!strcmp(argv[1], "values") || !strcmp(argv[1], "wrap"))
-        return values(argc > 3 ? (size_t)atol(argv[3]) : 70001);
+    const size_t largest = argc > 3 ? (size_t)atol(argv[3]) : 70001;
+    if (!strcmp(argv[1], "values") || !strcmp(argv[1], "wrap")) return values(largest, &comm, 1);
+    if (!strcmp(argv[1], "groups")) return two_groups(largest);
+    if (!strcmp(argv[1], "backwards")) return backwards();
     return fault(argv[1], argc > 3 ? atoi(argv[3]) : 1, argc > 4 ? (size_t)atol(argv[4]) : 2048);
 }

@@ -5,7 +5,7 @@
 #include <pthread.h>
 
 #include "comm-check.h"
-#include "comm/transport/transport.h"
+#include "comm/collectives/collectives.h"
 #include "mpirun.h"
 #include "sanitizer.h"
 
@@ -61,10 +61,51 @@ Test(comm, threads_that_start_collectives) {
     for (int n = 1; n <= 3; n++) check_threads(n, 0, 70001, true);
 }
 
+/* Each has room for a line of each other in its slot, also where the slots asked for are shorter. */
+enum { MANY = 40, EACH = 7, MANY_FLOATS = 3000 };
+static struct sheaf_comm *of_many;
+static void *one_of_many(void *member) {
+    const int me = *(int *)member;
+    float *x = malloc(MANY_FLOATS * sizeof *x), part[EACH + MANY];
+    size_t counts[MANY], n = 0, at = 0;
+    for (int m = 0; m < MANY; m++) {
+        counts[m] = (size_t)(EACH + m);
+        if (m < me) at += counts[m];
+        n += counts[m];
+    }
+    for (size_t i = 0; i < MANY_FLOATS; i++) x[i] = (float)(me + (int)i);
+    bool ok = !sheaf_comm_reduce_scatter(of_many, me, x, part, counts, NULL);
+    for (size_t i = 0; i < counts[me] && ok; i++)
+        ok = part[i] == (float)(MANY * (MANY - 1) / 2 + MANY * (int)(at + i));
+    ok = ok && n <= MANY_FLOATS && !sheaf_comm_all_reduce(of_many, me, x, MANY_FLOATS, NULL);
+    for (int i = 0; i < MANY_FLOATS && ok; i++)
+        ok = x[i] == (float)(MANY * (MANY - 1) / 2 + MANY * i);
+    if (!ok) sheaf_world_abort("a member has wrong values");
+    free(x);
+    return ok ? NULL : member;
+}
+Test(comm, threads_of_many_members) {
+    int ranks[MANY] = {0}, members[MANY];
+    const struct sheaf_comm_params params = {.size = sizeof params, .slot_bytes = 4096};
+    pthread_t threads[MANY];
+    void *bad;
+    cr_assert_eq(sheaf_comm_new(ranks, MANY, &params, &of_many), SHEAF_STATUS_SUCCESS, "%s",
+                 sheaf_last_error());
+    for (int i = 0; i < MANY; i++) {
+        members[i] = i;
+        cr_assert_eq(pthread_create(&threads[i], NULL, one_of_many, &members[i]), 0);
+    }
+    for (int i = 0; i < MANY; i++) {
+        pthread_join(threads[i], &bad);
+        cr_expect_null(bad, "member %d", i);
+    }
+    sheaf_comm_free(of_many);
+}
+
 Test(comm, runs_refuse_bad_calls) {
     struct sheaf_comm *comm;
     float x[4] = {0};
-    size_t sizes[] = {SIZE_MAX};
+    size_t sizes[] = {SIZE_MAX, SIZE_MAX};
     struct sheaf_comm_call call = {.kind = SHEAF_COMM_ALL_REDUCE, .recv = x, .n = 4};
     cr_assert_eq(sheaf_comm_new((int[]){0}, 1, NULL, &comm), SHEAF_STATUS_SUCCESS);
     cr_assert_eq(sheaf_comm_run(comm, 0, &call), SHEAF_STATUS_INVALID); /* without its size */
@@ -82,6 +123,12 @@ Test(comm, runs_refuse_bad_calls) {
     call.sizes = sizes;
     cr_assert_eq(sheaf_comm_run(comm, 0, &call), SHEAF_STATUS_INVALID);
     cr_assert_not_null(strstr(sheaf_last_error(), "overflow"), "%s", sheaf_last_error());
+    struct sheaf_comm *two; /* whose blocks fit each, but not together */
+    call.kind = SHEAF_COMM_ALL_GATHER;
+    cr_assert_eq(sheaf_comm_new((int[]){0, 0}, 2, NULL, &two), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_comm_run(two, 0, &call), SHEAF_STATUS_INVALID);
+    cr_assert_not_null(strstr(sheaf_last_error(), "overflow"), "%s", sheaf_last_error());
+    sheaf_comm_free(two);
     sizes[0] = 4;
     for (int k = 0; k < SHEAF_COMM_BARRIER; k++) {
         const struct sheaf_comm_call without = {
@@ -270,6 +317,90 @@ Test(comm, counts_and_waits) {
     sheaf_comm_free(comm);
 }
 
+/* A gather's member brings its own block; a sum, a scatter and a broadcast are about all bytes. */
+static void *bring_bytes(void *arg) {
+    struct sheaf_comm *comm = arg;
+    float x[3] = {0}, y[3];
+    sheaf_comm_all_gather(comm, 1, x, y, (size_t[]){8, 4}, NULL);
+    sheaf_comm_reduce_scatter(comm, 1, x, y, (size_t[]){2, 1}, NULL);
+    return NULL;
+}
+Test(comm, counts_the_bytes_of_each_kind) {
+    struct sheaf_comm *comm;
+    struct sheaf_comm_stats s;
+    pthread_t thread;
+    float x[3] = {0}, y[3];
+    cr_assert_eq(sheaf_comm_new((int[]){0, 0}, 2, NULL, &comm), SHEAF_STATUS_SUCCESS);
+    pthread_create(&thread, NULL, bring_bytes, comm);
+    cr_assert_eq(sheaf_comm_all_gather(comm, 0, x, y, (size_t[]){8, 4}, NULL),
+                 SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_comm_reduce_scatter(comm, 0, x, y, (size_t[]){2, 1}, NULL),
+                 SHEAF_STATUS_SUCCESS);
+    pthread_join(thread, NULL);
+    for (int m = 0; m < 2; m++) {
+        sheaf_comm_get_stats(comm, m, SHEAF_COMM_ALL_GATHER, &s);
+        cr_expect_eq(s.bytes, m ? 4 : 8);
+        sheaf_comm_get_stats(comm, m, SHEAF_COMM_REDUCE_SCATTER, &s);
+        cr_expect_eq(s.bytes, 12);
+    }
+    sheaf_comm_free(comm);
+}
+
+/* Data lie in registered memory from the first byte to the last, or count as any others. */
+Test(comm, finds_data_in_registered_memory) {
+    enum { BYTES = 8192 };
+    struct sheaf_comm *comm;
+    char *memory[SHEAF__REGIONS];
+    void *one_more;
+    const struct sheaf_comm_call none = {.size = sizeof none, .kind = SHEAF_COMM_BARRIER};
+    cr_assert_eq(sheaf_comm_new((int[]){0, 0}, 2, NULL, &comm), SHEAF_STATUS_SUCCESS);
+    for (int i = 0; i < SHEAF__REGIONS; i++) {
+        void *p;
+        cr_assert_eq(sheaf_comm_alloc(comm, 0, i == 1 ? BYTES : 1, &p), SHEAF_STATUS_SUCCESS);
+        memory[i] = p;
+    }
+    cr_expect_eq(sheaf_comm_alloc(comm, 0, 1, &one_more), SHEAF_STATUS_UNSUPPORTED);
+    cr_expect_null(one_more);
+    cr_expect_not_null(strstr(sheaf_last_error(), "16 registered buffers"), "%s",
+                       sheaf_last_error());
+    const struct {
+        const char *data;
+        size_t bytes, region, offset;
+    } cases[] = {{memory[1], BYTES, 2, 0},
+                 {memory[1] + 8, BYTES - 8, 2, 8},
+                 {memory[1] + 8, BYTES - 7, 0, 0},
+                 {memory[1] + 8, SIZE_MAX, 0, 0},
+                 {(const char *)&comm, 4, 0, 0}};
+    struct sheaf__call c;
+    cr_assert_eq(sheaf__begin_call(&c, comm, 0, &none, 0), SHEAF_STATUS_SUCCESS);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        c.region = c.offset = 0;
+        sheaf__find_region(&c, cases[i].data, cases[i].bytes);
+        cr_expect(c.region == cases[i].region && c.offset == cases[i].offset,
+                  "case %zu: region %zu, byte %zu", i, (size_t)c.region, (size_t)c.offset);
+    }
+    /* what its owner has given back is not found, and refused where a cell names it */
+    sheaf_comm_dealloc(comm, 0, memory[1]);
+    c.region = 0;
+    sheaf__find_region(&c, memory[1], 4);
+    cr_expect_eq(c.region, 0);
+    struct sheaf__call other;
+    cr_assert_eq(sheaf__begin_call(&other, comm, 1, &none, 0), SHEAF_STATUS_SUCCESS);
+    comm->cells[0].line[0].region = 2;
+    cr_expect_null(sheaf__data_of(&other, 0, 0, 4));
+    cr_expect(strstr(sheaf_last_error(), "names region 2 of 16"), "%s", sheaf_last_error());
+    sheaf_comm_free(comm);
+}
+Test(comm, has_no_memory_without_end) {
+    struct sheaf_comm *comm;
+    void *p = &comm;
+    cr_assert_eq(sheaf_comm_new((int[]){0}, 1, NULL, &comm), SHEAF_STATUS_SUCCESS);
+    cr_expect_eq(sheaf_comm_alloc(comm, 0, SIZE_MAX, &p), SHEAF_STATUS_INVALID);
+    cr_expect_null(p);
+    cr_expect_eq(sheaf_comm_alloc(comm, 1, 1, &p), SHEAF_STATUS_INVALID);
+    sheaf_comm_free(comm);
+}
+
 /* Cells are memory that other processes write. */
 Test(comm, cells_name_no_memory_that_there_is_not) {
     enum { BYTES = 8192 };
@@ -295,6 +426,11 @@ Test(comm, cells_name_no_memory_that_there_is_not) {
         comm->cells[1].line[0].region = cases[i].region;
         comm->cells[1].line[0].offset = cases[i].offset;
         cr_expect_null(sheaf__data_of(&c, 1, 0, sizeof x), "case %zu", i);
+        cr_expect(sheaf_world_failed() && strstr(sheaf_last_error(), cases[i].want), "case %zu: %s",
+                  i, sheaf_last_error());
+        atomic_store(&sheaf__world()->failure->state, SHEAF__HEALTHY);
+        const struct sheaf__sum_steps s = sheaf__sum_steps(&c, x, x, 4, NULL);
+        cr_expect_neq(sheaf__sum_members(&s, 0, 4, x), SHEAF_STATUS_SUCCESS, "case %zu", i);
         cr_expect(sheaf_world_failed() && strstr(sheaf_last_error(), cases[i].want), "case %zu: %s",
                   i, sheaf_last_error());
         sheaf_comm_free(comm);
@@ -338,6 +474,52 @@ Test(comm, threads_in_different_calls) {
     pthread_create(&thread, NULL, broadcast_thread, comm);
     cr_assert_eq(sheaf_comm_broadcast(comm, 0, x, 4, 0, &step7), SHEAF_STATUS_PEER);
     cr_assert_not_null(strstr(sheaf_last_error(), "another root"), "%s", sheaf_last_error());
+    pthread_join(thread, &theirs);
+    cr_assert_eq((intptr_t)theirs, SHEAF_STATUS_PEER);
+    sheaf_comm_free(comm);
+}
+
+/* Calls that bring no bytes meet as all others do. */
+static void *empty_sum_thread(void *arg) {
+    return (void *)(intptr_t)sheaf_comm_all_reduce(arg, 1, NULL, 0, &step7);
+}
+Test(comm, threads_that_bring_nothing_meet) {
+    struct sheaf_comm *comm;
+    struct sheaf_comm_stats s;
+    pthread_t thread;
+    void *theirs;
+    cr_assert_eq(sheaf_comm_new((int[]){0, 0}, 2, NULL, &comm), SHEAF_STATUS_SUCCESS);
+    pthread_create(&thread, NULL, empty_sum_thread, comm);
+    cr_assert_eq(sheaf_comm_all_reduce(comm, 0, NULL, 0, &step7), SHEAF_STATUS_SUCCESS);
+    pthread_join(thread, &theirs);
+    cr_assert_eq((intptr_t)theirs, SHEAF_STATUS_SUCCESS);
+    sheaf_comm_get_stats(comm, 0, SHEAF_COMM_ALL_REDUCE, &s);
+    cr_assert_eq(s.count, 1);
+    cr_assert_lt(s.time_ns, 60000000000u); /* it has a start */
+    pthread_create(&thread, NULL, empty_sum_thread, comm);
+    cr_assert_eq(sheaf_comm_barrier(comm, 0, &step7), SHEAF_STATUS_PEER);
+    cr_assert(strstr(sheaf_last_error(), "all_reduce") && strstr(sheaf_last_error(), "barrier"),
+              "%s", sheaf_last_error());
+    pthread_join(thread, &theirs);
+    cr_assert_eq((intptr_t)theirs, SHEAF_STATUS_PEER);
+    sheaf_comm_free(comm);
+}
+
+/* Blocks of other sizes, though of as many bytes. */
+static void *other_counts_thread(void *arg) {
+    char own[8] = {0}, all[12];
+    return (void *)(intptr_t)sheaf_comm_all_gather(arg, 1, own, all, (size_t[]){4, 8}, &step7);
+}
+Test(comm, threads_with_other_counts) {
+    struct sheaf_comm *comm;
+    pthread_t thread;
+    void *theirs;
+    char own[8] = {0}, all[12];
+    cr_assert_eq(sheaf_comm_new((int[]){0, 0}, 2, NULL, &comm), SHEAF_STATUS_SUCCESS);
+    pthread_create(&thread, NULL, other_counts_thread, comm);
+    cr_assert_eq(sheaf_comm_all_gather(comm, 0, own, all, (size_t[]){8, 4}, &step7),
+                 SHEAF_STATUS_PEER);
+    cr_assert_not_null(strstr(sheaf_last_error(), "other counts"), "%s", sheaf_last_error());
     pthread_join(thread, &theirs);
     cr_assert_eq((intptr_t)theirs, SHEAF_STATUS_PEER);
     sheaf_comm_free(comm);
@@ -496,6 +678,23 @@ Test(comm_ranks, eight_ranks_on_both_transports, .timeout = 120) {
     cr_assert_str_eq(shm, mpi);
 }
 
+/* Threads of a rank work in two groups at the same time. */
+Test(comm_ranks, two_groups_at_once, .timeout = 120) {
+    char hash[24];
+    static const char *const envs[] = {MPI, "SHEAF_COMM_TRANSPORT=hosts:0,0,1"};
+    for (size_t i = 0; i < sizeof envs / sizeof *envs; i++) {
+        const int rc = run_mpirun(3, envs[i], 60, out, sizeof out, "helper-comm groups 1 5000");
+        cr_assert_eq(rc, 0, "%s: status %d\n%s", envs[i], rc, out);
+        cr_assert(one_hash(6, hash), "%s: results differ\n%s", envs[i], out);
+    }
+}
+
+Test(comm_ranks, are_listed_in_order, .timeout = 60) {
+    const int rc = run_mpirun(2, SHM, 30, out, sizeof out, "helper-comm backwards 1");
+    cr_assert(rc == 0 && strstr(out, "ok rank 0") && strstr(out, "ok rank 1"), "status %d\n%s", rc,
+              out);
+}
+
 /* Each rank counts what it waits, also those that do not talk to other hosts themselves. */
 Test(comm_ranks, all_but_the_late_one_wait, .timeout = 120) {
     static const char *const hosts[] = {"SHEAF_COMM_TRANSPORT=hosts:0,0,1,1",
@@ -505,6 +704,22 @@ Test(comm_ranks, all_but_the_late_one_wait, .timeout = 120) {
         cr_assert_eq(rc, 0, "%s: status %d\n%s", hosts[i], rc, out);
         cr_assert_null(strstr(out, "WRONG"), "%s\n%s", hosts[i], out);
         cr_assert_not_null(strstr(out, "ok rank 3"), "%s\n%s", hosts[i], out);
+    }
+}
+
+/* What takes long is the exchange itself, of which ranks behind their leader count no more as a wait
+ * than it does. */
+Test(comm_ranks, exchange_is_no_wait, .timeout = 120) {
+    const int rc = run_mpirun(3, "SHEAF_COMM_DELAY_US=30000 SHEAF_COMM_TRANSPORT=hosts:0,0,1", 60,
+                              out, sizeof out, "helper-comm transfer 1");
+    cr_assert_eq(rc, 0, "status %d\n%s", rc, out);
+    for (int r = 0; r < 3; r++) {
+        unsigned long long waited, took;
+        char head[32];
+        snprintf(head, sizeof head, "ok rank %d waited ", r);
+        const char *at = strstr(out, head);
+        cr_assert(at && sscanf(at + strlen(head), "%llu of %llu", &waited, &took) == 2, "%s", out);
+        cr_expect(took > 100000 && waited < took / 2, "%s", out);
     }
 }
 
@@ -660,15 +875,15 @@ static int files_in(const char *path, const char *prefix) {
 
 /* Runs a fault on 3 ranks with a time limit of 2 s. MPI's own files go to a directory of this test,
  * so that other jobs of the machine do not count. Returns the status; everything must be gone. */
-static int run_fault(const char *env, const char *mode, size_t floats) {
+static int run_fault_of(int culprit, const char *env, const char *mode, size_t floats) {
     char dir[] = "/dev/shm/test-comm-XXXXXX", all[512], token[64];
     cr_assert_not_null(mkdtemp(dir));
     snprintf(token, sizeof token, "token-%ld-%s", (long)getpid(), mode);
     snprintf(all, sizeof all, "SHEAF_TIMEOUT_MS=2000 OMPI_MCA_btl_vader_backing_directory=%s %s",
              dir, env);
     const double start = run_seconds();
-    const int rc =
-        run_mpirun(3, all, 60, out, sizeof out, "helper-comm %s 1 1 %zu %s", mode, floats, token);
+    const int rc = run_mpirun(3, all, 60, out, sizeof out, "helper-comm %s 1 %d %zu %s", mode,
+                              culprit, floats, token);
     const double seconds = run_seconds() - start;
     cr_expect_lt(seconds, 12.0, "%s %s took %.1f s\n%s", env, mode, seconds, out);
     int left = 1;
@@ -680,6 +895,10 @@ static int run_fault(const char *env, const char *mode, size_t floats) {
                  processes_with(token), files_in(dir, ""), files_in("/dev/shm", "sheaf"));
     rmdir(dir);
     return rc;
+}
+
+static int run_fault(const char *env, const char *mode, size_t floats) {
+    return run_fault_of(1, env, mode, floats);
 }
 
 #define TWO_AND_ONE "SHEAF_COMM_TRANSPORT=hosts:0,0,1"
@@ -769,6 +988,8 @@ Test(comm_faults, rank_that_aborts, .timeout = 120) {
 Test(comm_faults, ranks_with_different_lists, .timeout = 120) {
     for (const char *const *on = transports(1); *on; on++)
         expect_message(*on, "list", "different lists of members", "rank 1 (");
+    expect_message(SHM, "slot", "different lists of members, slot sizes", "rank 1 (");
+    expect_message(MPI, "wire", "slot sizes or wire types", "rank 1 (");
 }
 Test(comm_faults, large_messages_meet_other_sizes, .timeout = 120) {
     static const char *const cases[][2] = {
@@ -779,6 +1000,33 @@ Test(comm_faults, large_messages_meet_other_sizes, .timeout = 120) {
             cr_expect(run_returns(rc, 1), "%s: status %d\n%s", *on, rc, out);
             cr_expect_not_null(strstr(out, cases[m][1]), "%s\n%s", *on, out);
         }
+}
+/* The culprit is alone on its host: the headers between hosts show it, in front of the chunks. */
+Test(comm_faults, hosts_with_other_sizes, .timeout = 120) {
+    static const struct {
+        const char *mode;
+        size_t floats;
+        const char *a, *b;
+    } cases[] = {
+        {"gather", 400000, "4800000 bytes", "9600000 bytes"},
+        {"cast", 400000, "1600000 bytes", "3200000 bytes"},
+        {"size", 20000, "40000 bytes", "80000 bytes"}, /* in one chunk, of which one fits a frame */
+        {"bigger", 20000, "160000 bytes", "80000 bytes"},
+    };
+    for (size_t m = 0; m < sizeof cases / sizeof *cases; m++) {
+        const int rc = run_fault_of(2, TWO_AND_ONE, cases[m].mode, cases[m].floats);
+        cr_expect(run_returns(rc, 1), "%s: status %d\n%s", cases[m].mode, rc, out);
+        cr_expect_eq(count("error: "), 1, "%s\n%s", cases[m].mode, out);
+        cr_expect(strstr(out, cases[m].a) && strstr(out, cases[m].b), "%s\n%s", cases[m].mode, out);
+    }
+}
+/* Rank 2 waits for its leader, rank 1, which waits for rank 0 and knows that. */
+Test(comm_faults, ranks_behind_a_leader_do_not_accuse_it, .timeout = 60) {
+    const int rc = run_fault_of(0, "SHEAF_COMM_TRANSPORT=hosts:0,1,1", "never", 2048);
+    cr_expect(run_returns(rc, 1), "status %d\n%s", rc, out);
+    cr_expect_eq(count("error: "), 1, "%s", out);
+    cr_expect(strstr(out, "all_reduce 'ffn_out' (node 2") && strstr(out, " s for rank 0 ("), "%s",
+              out);
 }
 /* Rank 0 owns all, so rank 2 hears nothing of rank 1. */
 Test(comm_faults, owners_name_the_culprit, .timeout = 120) {
