@@ -307,6 +307,7 @@ void *sheaf_backend_reg_get_proc_address(sheaf_backend_reg_t reg, const char *na
 enum sheaf_status sheaf_backend_register(sheaf_backend_reg_t reg);
 size_t sheaf_backend_reg_count(void);
 sheaf_backend_reg_t sheaf_backend_reg_get(size_t index);
+/* Case does not matter in names. NULL: there is none of that name, or no name. */
 sheaf_backend_reg_t sheaf_backend_reg_by_name(const char *name);
 size_t sheaf_backend_dev_count(void);
 sheaf_backend_dev_t sheaf_backend_dev_get(size_t index);

@@ -141,6 +141,7 @@ sheaf_backend_reg_t sheaf_backend_reg_get(size_t index) {
 
 sheaf_backend_reg_t sheaf_backend_reg_by_name(const char *name) {
     sheaf_backend_reg_t found = NULL;
+    if (!name) return NULL;
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < n_entries && !found; i++) {
         if (!strcasecmp(sheaf_backend_reg_name(entries[i].reg), name)) found = entries[i].reg;
@@ -205,7 +206,7 @@ static bool has_type(sheaf_backend_dev_t dev, void *user) {
 
 sheaf_backend_dev_t sheaf_backend_dev_get(size_t index) { return first_device(at_index, &index); }
 sheaf_backend_dev_t sheaf_backend_dev_by_name(const char *name) {
-    return first_device(has_name, &name);
+    return name ? first_device(has_name, &name) : NULL;
 }
 sheaf_backend_dev_t sheaf_backend_dev_by_type(enum sheaf_backend_dev_type type) {
     return first_device(has_type, &type);
@@ -215,7 +216,8 @@ enum sheaf_status sheaf_backend_init_by_name(const char *name, const char *param
                                              sheaf_backend_t *out) {
     *out = NULL;
     sheaf_backend_dev_t dev = sheaf_backend_dev_by_name(name);
-    if (!dev) return sheaf_set_error(SHEAF_STATUS_INVALID, "no device is named '%s'", name);
+    if (!dev)
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "no device is named '%s'", name ? name : "");
     return sheaf_backend_dev_init(dev, params, out);
 }
 

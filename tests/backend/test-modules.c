@@ -328,3 +328,13 @@ Test(modules, readers_beside_loads_and_unloads, .timeout = 60) {
         cr_assert_gt(rounds[i], 0);
     }
 }
+
+/* A program that looks for what a setting names, which is not set. */
+Test(modules, no_name) {
+    sheaf_backend_t backend;
+    cr_expect_null(sheaf_backend_reg_by_name(NULL));
+    cr_expect_null(sheaf_backend_dev_by_name(NULL));
+    cr_expect_eq(sheaf_backend_init_by_name(NULL, NULL, &backend), SHEAF_STATUS_INVALID);
+    cr_expect_null(backend);
+    cr_expect(strstr(sheaf_last_error(), "no device is named ''"), "%s", sheaf_last_error());
+}
