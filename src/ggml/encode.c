@@ -39,6 +39,54 @@ static void count_uses(struct gg_encoder *e, const struct gg_cgraph *graph) {
     }
 }
 
+/* ---- buffers ---- */
+
+static bool is_weight_elsewhere(const struct gg_encoder *e, const struct gg_tensor *t,
+                                const struct gg_buffer *b) {
+    return t && gg_root(t)->buffer != b && gg_is_static(e->host, t);
+}
+
+/* Does the graph read weights or caches of another buffer? */
+static bool has_weights_elsewhere(const struct gg_encoder *e, const struct gg_cgraph *graph,
+                                  const struct gg_buffer *b) {
+    for (int i = 0; i < graph->n_nodes; i++)
+        for (int k = 0; k < GG_MAX_SRC; k++)
+            if (is_weight_elsewhere(e, graph->nodes[i]->src[k], b)) return true;
+    return false;
+}
+
+/* A buffer without a usage that has results, and no weights: those of a program elsewhere
+ * (ggml-rpc-server does not learn what its buffers are for), or of ggml's meta device. Inputs of one graph
+ * lie there where results of another do. From now on it is for computing; what graphs have used of it must
+ * be brought back first. */
+static enum sheaf_status settle_buffer(struct gg_encoder *e, const struct gg_cgraph *graph,
+                                       const struct gg_tensor *t) {
+    struct gg_memory *m = e->memory_of(t);
+    if (!m || !has_weights_elsewhere(e, graph, t->buffer)) return SHEAF_STATUS_SUCCESS;
+    for (size_t i = 0; i < m->n_regions; i++) {
+        if (m->regions[i]->object == GG_NO_OBJECT && !m->regions[i]->file) continue;
+        e->stale = m->regions[i];
+        e->stale_in = m;
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "graph: '%s' was a weight before",
+                               m->regions[i]->name);
+    }
+    gg_host_rest(e->host, t->buffer)->usage = GG_USAGE_COMPUTE;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status settle_buffers(struct gg_encoder *e, const struct gg_cgraph *graph) {
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (int i = 0; i < graph->n_nodes && !st; i++) {
+        const struct gg_tensor *t = graph->nodes[i];
+        if (is_computed(e, t) && !t->view_src && t->buffer &&
+            gg_host_rest(e->host, t->buffer)->usage == GG_USAGE_ANY)
+            st = settle_buffer(e, graph, t);
+    }
+    return st;
+}
+
+/* ---- nodes ---- */
+
 /* Views are encoded with the nodes that read them. */
 static enum sheaf_status encode_nodes(struct gg_encoder *e, const struct gg_cgraph *graph) {
     for (int i = 0; i < graph->n_nodes; i++) {
@@ -131,6 +179,7 @@ static enum sheaf_status start(struct gg_encoder *e, size_t n_nodes) {
 
 enum sheaf_status gg_encode(struct gg_encoder *e, const struct gg_cgraph *graph) {
     enum sheaf_status st = start(e, (size_t)graph->n_nodes);
+    if (!st) st = settle_buffers(e, graph);
     if (st) return st;
     count_uses(e, graph);
     st = encode_nodes(e, graph);

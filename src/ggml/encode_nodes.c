@@ -52,7 +52,7 @@ static enum sheaf_status input_leaf(struct gg_encoder *e, const struct gg_tensor
 }
 
 /* The scheduler copies views of other devices' tensors with the strides that they have: such a leaf
- * is its bytes, and a view of them. */
+ * is its bytes, and a view of them, and never an object. */
 static enum sheaf_status strided_leaf(struct gg_encoder *e, const struct gg_tensor *t,
                                       const struct sheaf_tensor *s, uint32_t *out) {
     struct sheaf_tensor bytes = {.type = s->type, .ne = {0, 1, 1, 1}};
@@ -74,10 +74,6 @@ static enum sheaf_status encode_leaf(struct gg_encoder *e, const struct gg_tenso
     struct gg_record r;
     if (!gg_operand(e->host, &plain, 0, t, &s)) return gg_refuse_tensor(t);
     const bool is_object = gg_is_static(e->host, t), dense = gg_is_dense(e->host, t);
-    if (is_object && !dense)
-        return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
-                               "graph: the elements of '%s' do not lie one behind the other",
-                               t->name);
     gg_record_fill(&r, &s, GG_LEAF_INPUT);
     gg_record_make_dense(&r);
     enum sheaf_status st = is_object ? object_leaf(e, t, &r) : input_leaf(e, t);

@@ -86,7 +86,7 @@ static struct gg_region *add(struct gg_memory *m, size_t offset) {
     if (!r) return NULL;
     r->offset = offset;
     r->object = GG_NO_OBJECT;
-    r->written = m->cleared != 0;
+    r->written = m->cleared != 0 || m->written;
     m->regions[m->n_regions++] = r;
     enter(m, m->n_regions - 1);
     return r;
@@ -98,6 +98,31 @@ static size_t offset_of(const struct gg_memory *m, const struct gg_tensor *root)
 
 struct gg_region *gg_region_find(const struct gg_memory *m, const struct gg_tensor *root) {
     return find_at(m, offset_of(m, root));
+}
+
+bool gg_region_is_away(const struct gg_region *r) { return r->bound || r->file; }
+
+static bool overlaps(const struct gg_region *r, size_t offset, size_t bytes) {
+    return r->offset < offset + bytes && offset < r->offset + r->bytes;
+}
+
+struct gg_region *gg_region_around(const struct gg_memory *m, size_t offset, size_t bytes) {
+    struct gg_region *found = NULL;
+    for (size_t i = 0; i < m->n_regions && !(found && gg_region_is_away(found)); i++) {
+        struct gg_region *r = m->regions[i];
+        const size_t from = offset - r->offset;
+        if (offset >= r->offset && from <= r->bytes && bytes <= r->bytes - from) found = r;
+    }
+    return found;
+}
+
+struct gg_region *gg_region_over(const struct gg_memory *m, size_t offset, size_t bytes,
+                                 const struct gg_region *but) {
+    for (size_t i = 0; i < m->n_regions; i++) {
+        struct gg_region *r = m->regions[i];
+        if (r != but && gg_region_is_away(r) && overlaps(r, offset, bytes)) return r;
+    }
+    return NULL;
 }
 
 static size_t bytes_of(enum sheaf_type type, const int64_t *ne) {
@@ -113,18 +138,19 @@ struct gg_region *gg_region_of(struct gg_memory *m, const struct gg_host *host,
     const int type = gg_type_of(host, root->type);
     *other = NULL;
     if (type < 0 || !root->data || offset_of(m, root) > m->size) return NULL;
-    struct gg_region *r = find_at(m, offset_of(m, root));
-    const bool fresh = !r;
-    if (fresh) r = add(m, offset_of(m, root));
-    if (!r) return NULL;
-    if (!fresh && (r->object != GG_NO_OBJECT || r->file) &&
-        !describes(r, (enum sheaf_type)type, root->ne)) {
+    const size_t at = offset_of(m, root), bytes = bytes_of((enum sheaf_type)type, root->ne);
+    struct gg_region *r = find_at(m, at);
+    const bool is_used = r && (r->object != GG_NO_OBJECT || r->file);
+    if (is_used && !describes(r, (enum sheaf_type)type, root->ne))
         *other = r;
-        return NULL;
-    }
+    else if (!r || !gg_region_is_away(r))
+        *other = gg_region_over(m, at, bytes, r);
+    if (*other) return NULL;
+    if (!r) r = add(m, at);
+    if (!r) return NULL;
     r->type = (enum sheaf_type)type;
     memcpy(r->ne, root->ne, sizeof r->ne);
-    r->bytes = bytes_of(r->type, r->ne);
+    r->bytes = bytes;
     memcpy(r->name, root->name, sizeof r->name);
     return r;
 }
@@ -135,7 +161,7 @@ bool gg_is_static(const struct gg_host *host, const struct gg_tensor *t) {
     for (int i = 0; i < GG_MAX_DIMS; i++)
         if (root->ne[i] == 0) return false;
     return root->op == 0 && root->buffer &&
-           gg_host_rest(host, root->buffer)->usage != GG_USAGE_COMPUTE;
+           gg_host_rest(host, root->buffer)->usage != GG_USAGE_COMPUTE && gg_is_dense(host, root);
 }
 
 /* Compute buffers have no regions: a program has memory of its own on the ranks. */

@@ -37,6 +37,7 @@ struct gg_memory {
     size_t n_regions, cap_regions;
     uint32_t *index; /* [n_index] 1 + region, by offset; 0: free */
     uint8_t cleared; /* what the buffer was filled with last */
+    bool written;    /* bytes that no region had were written since */
     size_t n_index;
 };
 
@@ -56,17 +57,24 @@ struct gg_memory *gg_memory_new(size_t size, uint64_t number, size_t device);
 void gg_memory_free(struct gg_memory *m);
 
 /* The region of a tensor without view_src; a new one if there is none at its address. NULL: out of
- * memory, or its type is unknown here. *other: a region at this address of another type or shape
- * whose bytes are not in the shadow, or may not be; they must be brought there first, and NULL is
- * returned too. */
+ * memory, or its type is unknown here. *other: a region at this address of another type or shape,
+ * or one that lies over it, whose bytes are not in the shadow, or may not be; they must be brought
+ * there first, and NULL is returned too. */
 struct gg_region *gg_region_of(struct gg_memory *m, const struct gg_host *host,
                                const struct gg_tensor *root, struct gg_region **other);
 struct gg_region *gg_region_find(const struct gg_memory *m, const struct gg_tensor *root);
+/* A region that has all of these bytes of the buffer; NULL: none. */
+struct gg_region *gg_region_around(const struct gg_memory *m, size_t offset, size_t bytes);
+/* A region other than `but` that has some of these bytes, and not in the shadow; NULL: none. */
+struct gg_region *gg_region_over(const struct gg_memory *m, size_t offset, size_t bytes,
+                                 const struct gg_region *but);
+/* Are the region's bytes on the ranks or in a file? */
+bool gg_region_is_away(const struct gg_region *r);
 
 /* Bytes for which the ranks have no memory yet, but need it when graphs use all of the buffer. */
 size_t gg_unbound_bytes(const struct gg_host *host, const struct gg_memory *m);
 
-/* Is the root of t such a weight or cache? */
+/* Is the root of t such a weight or cache? One with strides, the copy of a view, is in the shadow. */
 bool gg_is_static(const struct gg_host *host, const struct gg_tensor *t);
 /* Gives the shadow of a region back to the system. */
 void gg_shadow_drop(const struct gg_memory *m, size_t offset, size_t bytes);

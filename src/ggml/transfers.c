@@ -9,6 +9,7 @@
 #include "ggml/calls.h"
 #include "ggml/driver_impl.h"
 #include "ggml/file.h"
+#include "ggml/translate.h"
 
 static void wait_for_last(const struct gg_memory *m) {
     gg_driver_wait(m->device, gg_driver_last_run(m->device));
@@ -20,7 +21,7 @@ struct transfer {
     const void *from;
     void *to;
     uint8_t value;
-    size_t offset, size; /* in the region */
+    size_t at, size; /* in the buffer */
 };
 
 struct gg_memory *gg_driver_alloc(size_t device, size_t size) {
@@ -83,8 +84,21 @@ void gg_driver_free(struct gg_memory *m) {
     gg_memory_free(m);
 }
 
-static size_t in_region(const struct gg_tensor *t, size_t offset) {
-    return (size_t)((char *)t->data - (char *)gg_root(t)->data) + offset;
+static size_t place_of(const struct gg_memory *m, const struct gg_tensor *t, size_t offset) {
+    return (size_t)((char *)t->data - m->base) + offset;
+}
+
+/* A program that computes for another one (ggml-rpc-server) has views of which it knows the address
+ * and not the root. */
+static bool is_view_without_root(const struct gg_tensor *t) {
+    const struct sheaf_tensor s = {.op = gg_op_of(gg_driver.host, t->op)};
+    return t->op != 0 && !t->view_src && t->buffer && gg_is_view(&s) &&
+           gg_host_rest(gg_driver.host, t->buffer)->usage != GG_USAGE_COMPUTE;
+}
+
+/* May the tensor's bytes be elsewhere than in the shadow? */
+static bool may_be_away(const struct gg_tensor *t) {
+    return gg_is_static(gg_driver.host, t) || is_view_without_root(t);
 }
 
 /* The part of a file that was recorded is not all of the region's bytes any more. */
@@ -104,16 +118,35 @@ static bool record_file(struct gg_region *r, const void *data, size_t size) {
     return r->file;
 }
 
-/* The region that is written; NULL: out of memory, or its type is unknown here. */
-static enum sheaf_status region_to_write(const struct transfer *x, struct gg_region **out) {
-    struct gg_region *other = NULL;
+/* Brings what lies over these bytes into the shadow. */
+static enum sheaf_status bring_all_back(const struct transfer *x) {
+    struct gg_region *over;
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    *out = gg_region_of(x->m, gg_driver.host, gg_root(x->t), &other);
-    if (!*out && other) {
-        st = gg_unbind_region(x->m, other);
-        if (!st) *out = gg_region_of(x->m, gg_driver.host, gg_root(x->t), &other);
-    }
+    while (!st && (over = gg_region_over(x->m, x->at, x->size, NULL)))
+        st = gg_unbind_region(x->m, over);
     return st;
+}
+
+/* The region that is written; NULL: out of memory, its type is unknown here, or no region has the bytes of
+ * a view. */
+static enum sheaf_status region_to_write(const struct transfer *x, struct gg_region **out) {
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    struct gg_region *other = NULL;
+    if (is_view_without_root(x->t)) {
+        *out = gg_region_around(x->m, x->at, x->size);
+        return *out ? st : bring_all_back(x);
+    }
+    while (!(*out = gg_region_of(x->m, gg_driver.host, gg_root(x->t), &other)) && other && !st)
+        st = gg_unbind_region(x->m, other);
+    return st;
+}
+
+/* Notes that bytes of the shadow are written. */
+static void note_written(const struct transfer *x, struct gg_region *r) {
+    if (r)
+        r->written = true;
+    else
+        x->m->written = true;
 }
 
 /* In parts, for the other ranks keep memory for the largest one. */
@@ -124,7 +157,7 @@ static enum sheaf_status set_object(const struct gg_region *r, const struct tran
         n = sheaf__min_size(x->size - at, PART);
         struct gg_command c = {.kind = GG_COMMAND_SET,
                                .object = (uint64_t)r->object,
-                               .offset = x->offset + at,
+                               .offset = x->at - r->offset + at,
                                .size = n};
         st = gg_send(&c, (const char *)x->from + at, NULL);
     }
@@ -137,21 +170,20 @@ static enum sheaf_status set_task(void *argument) {
     enum sheaf_status st = region_to_write(x, &r);
     if (st) return st;
     if (r && r->bound) return set_object(r, x);
-    if (r) r->written = true;
-    if (r && x->offset == 0 && record_file(r, x->from, x->size)) return st;
+    note_written(x, r);
+    if (r && x->at == r->offset && record_file(r, x->from, x->size)) return st;
     if (r) st = take_out_of_file(x->m, r);
-    memcpy((char *)gg_root(x->t)->data + x->offset, x->from, x->size);
+    memcpy(x->m->base + x->at, x->from, x->size);
     return st;
 }
 
 void gg_driver_set(struct gg_memory *m, const struct gg_tensor *t, const void *data, size_t offset,
                    size_t size) {
-    if (!gg_is_static(gg_driver.host, t)) {
+    if (!may_be_away(t)) {
         memcpy((char *)t->data + offset, data, size);
         return;
     }
-    struct transfer x = {
-        .m = m, .t = t, .from = data, .offset = in_region(t, offset), .size = size};
+    struct transfer x = {.m = m, .t = t, .from = data, .at = place_of(m, t, offset), .size = size};
     gg_failure_note(gg_call(set_task, &x));
 }
 
@@ -170,49 +202,51 @@ static enum sheaf_status fill_task(void *argument) {
     struct gg_region *r = NULL;
     enum sheaf_status st = region_to_write(x, &r);
     if (st) return st;
-    if (r && r->bound) return fill_object(r, x->offset, x->size, x->value);
-    if (r) r->written = true;
+    if (r && r->bound) return fill_object(r, x->at - r->offset, x->size, x->value);
+    note_written(x, r);
     if (r) st = take_out_of_file(x->m, r);
-    memset((char *)gg_root(x->t)->data + x->offset, x->value, x->size);
+    memset(x->m->base + x->at, x->value, x->size);
     return st;
 }
 
 void gg_driver_fill(struct gg_memory *m, const struct gg_tensor *t, uint8_t value, size_t offset,
                     size_t size) {
-    if (!gg_is_static(gg_driver.host, t)) {
+    if (!may_be_away(t)) {
         memset((char *)t->data + offset, value, size);
         return;
     }
     struct transfer x = {
-        .m = m, .t = t, .value = value, .offset = in_region(t, offset), .size = size};
+        .m = m, .t = t, .value = value, .at = place_of(m, t, offset), .size = size};
     gg_failure_note(gg_call(fill_task, &x));
 }
 
 static enum sheaf_status get_object(const struct gg_region *r, const struct transfer *x) {
     struct gg_command c = {.kind = GG_COMMAND_GET,
                            .object = (uint64_t)r->object,
-                           .offset = x->offset,
+                           .offset = x->at - r->offset,
                            .bytes = x->size};
     return gg_send(&c, NULL, x->to);
 }
 
+/* A tensor that lies over others has what they have. */
 static enum sheaf_status get_task(void *argument) {
     const struct transfer *x = argument;
-    const struct gg_region *r = gg_region_find(x->m, gg_root(x->t));
+    const struct gg_region *r = gg_region_around(x->m, x->at, x->size);
     if (r && r->bound) return get_object(r, x);
-    if (r && r->file) return gg_region_bytes(x->m, r, x->offset, x->to, x->size);
-    memcpy(x->to, (const char *)gg_root(x->t)->data + x->offset, x->size);
-    return SHEAF_STATUS_SUCCESS;
+    if (r && r->file) return gg_region_bytes(x->m, r, x->at - r->offset, x->to, x->size);
+    const enum sheaf_status st = bring_all_back(x);
+    memcpy(x->to, x->m->base + x->at, x->size);
+    return st;
 }
 
 void gg_driver_get(struct gg_memory *m, const struct gg_tensor *t, void *data, size_t offset,
                    size_t size) {
     wait_for_last(m);
-    if (!gg_is_static(gg_driver.host, t)) {
+    if (!may_be_away(t)) {
         memcpy(data, (const char *)t->data + offset, size);
         return;
     }
-    struct transfer x = {.m = m, .t = t, .to = data, .offset = in_region(t, offset), .size = size};
+    struct transfer x = {.m = m, .t = t, .to = data, .at = place_of(m, t, offset), .size = size};
     gg_failure_note(gg_call(get_task, &x)); /* a graph on another thread may be adding regions */
 }
 
@@ -235,4 +269,5 @@ void gg_driver_clear(struct gg_memory *m, uint8_t value) {
     memset(m->base + whole, value, m->size - whole);
     if (m->n_regions) gg_failure_note(gg_call(clear_task, &x));
     m->cleared = value;
+    m->written = false;
 }

@@ -335,6 +335,21 @@ Test(ggml_plugin, ranks) {
         shows("\nok\n");
     }
 }
+/* A program that serves another one does not know what its buffers are for. */
+Test(ggml_plugin, serves_a_program_elsewhere) {
+    cr_expect_eq(start("env", "helper-ggml-remote", "fake-ggml-2", 2, ""), 0, "%s", out);
+    shows("ok\n");
+    for (int seed = 0; seed < 3; seed++) {
+        const char *const how[] = {"auto", "random:1", "random:2"};
+        setenv("SHEAF_GGML_SPLIT", how[seed], 1);
+        cr_expect_eq(start_ranks(2 + seed % 2, "helper-ggml-remote", "fake-ggml-3", 3, ""), 0, "%s",
+                     out);
+        shows("ok\n");
+    }
+    setenv("SHEAF_GROUPS", "0,1-2", 1);
+    cr_expect_eq(start_ranks(3, "helper-ggml-remote", "fake-ggml-3", 3, ""), 0, "%s", out);
+    shows("ok\n");
+}
 /* Which ops run is then asked of all ranks, by a command. */
 Test(ggml_plugin, a_rank_without_a_device) {
     setenv("SHEAF_DEVICES", "CPU0@0,CPU0@1", 1);
