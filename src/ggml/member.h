@@ -89,6 +89,8 @@ extern const struct sheaf_backend_buffer_type_i gg_member_buft_i;
 const struct gg_member_buffer *gg_member_buffer_of(const struct sheaf_tensor *t);
 /* What the buffer of t, or of the tensor that it is a view of, keeps of it; NULL: nothing. */
 struct gg_kept *gg_member_kept(const struct sheaf_tensor *t);
+/* Type, extents, strides and name, as bytes where this ggml lacks the type. */
+struct gg_tensor gg_member_describe_shape(const struct gg_member *m, const struct sheaf_tensor *t);
 /* A descriptor without op of a tensor with memory, for transfers. */
 struct gg_tensor gg_member_describe(const struct gg_member *m, const struct sheaf_tensor *t);
 
@@ -150,6 +152,10 @@ size_t gg_member_graph_n_tensors(const struct gg_member_graph *g);
 bool gg_member_supports(const struct gg_member *m, const struct sheaf_tensor *node);
 /* The same of a node that its op is known to be defined for: it may be a slice. */
 bool gg_member_takes(const struct gg_member *m, const struct sheaf_tensor *node);
+/* Bytes that the device wants for t in this type of buffer. It may want more for the result of an
+ * op than the result has: room that its kernel works in. */
+size_t gg_member_alloc_size(const struct gg_member *m, struct gg_buft *buft,
+                            const struct sheaf_tensor *t);
 
 /* ---- member_accepts.c ---- */
 

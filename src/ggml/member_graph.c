@@ -33,6 +33,15 @@ static enum sheaf_status place_owner(const struct gg_build *b, struct gg_item *i
     if (!buffer || !t->data)
         return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: tensor '%s' does not lie in its memory",
                                b->g->m->name, t->name);
+    struct gg_buft *buft = t->buffer->buft->context;
+    const size_t room = sheaf_backend_buft_get_alloc_size(t->buffer->buft, t);
+    const size_t wanted = b->lib->buft_get_alloc_size(buft, &item->gg);
+    if (wanted > room) /* a kernel would write to what lies behind */
+        return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
+                               "%s: the device wants %zu bytes for %s '%s' and was asked about %zu "
+                               "(%s)",
+                               b->g->m->name, wanted, sheaf_op_desc(t), t->name, room,
+                               gg_library_text(b->lib));
     return place(b, buffer->gg, &item->gg, t->data);
 }
 

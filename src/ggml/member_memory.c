@@ -20,15 +20,15 @@ static void as_bytes(const struct gg_library *lib, const struct sheaf_tensor *t,
     }
 }
 
-static struct gg_tensor describe_shape(const struct gg_library *lib, const struct sheaf_tensor *t) {
+struct gg_tensor gg_member_describe_shape(const struct gg_member *m, const struct sheaf_tensor *t) {
     struct gg_tensor out = {0};
-    gg_describe_shape(lib, t, &out);
-    if (out.type < 0) as_bytes(lib, t, &out);
+    gg_describe_shape(m->lib, t, &out);
+    if (out.type < 0) as_bytes(m->lib, t, &out);
     return out;
 }
 
 struct gg_tensor gg_member_describe(const struct gg_member *m, const struct sheaf_tensor *t) {
-    struct gg_tensor out = describe_shape(m->lib, t);
+    struct gg_tensor out = gg_member_describe_shape(m, t);
     const struct gg_member_buffer *b = gg_member_buffer_of(t);
     out.buffer = b ? b->gg : NULL;
     out.data = t->data;
@@ -93,7 +93,7 @@ static enum sheaf_status buffer_init_tensor(sheaf_backend_buffer_t buffer, struc
     if (t->view_src || t->op != SHEAF_OP_NONE || !t->data || sheaf_is_empty(t) ||
         buffer->usage == SHEAF_BACKEND_BUFFER_USAGE_COMPUTE)
         return SHEAF_STATUS_SUCCESS;
-    struct gg_tensor once = describe_shape(lib_of(b), t);
+    struct gg_tensor once = gg_member_describe_shape(b->member, t);
     struct gg_tensor *kept = kept_like(b, &once, t->data), *placed = &once;
     if (!kept) placed = kept = keep(b, &once);
     if (!kept)
@@ -234,9 +234,8 @@ static size_t buft_max_size(sheaf_backend_buffer_type_t buft) {
 }
 /* Never less than the bytes that transfers may touch. */
 static size_t buft_alloc_size(sheaf_backend_buffer_type_t buft, const struct sheaf_tensor *t) {
-    const struct gg_library *lib = gg_member_of(buft->device)->lib;
-    const struct gg_tensor gg = describe_shape(lib, t);
-    const size_t own = sheaf_nbytes(t), n = lib->buft_get_alloc_size(buft_of(buft), &gg);
+    const size_t own = sheaf_nbytes(t);
+    const size_t n = gg_member_alloc_size(gg_member_of(buft->device), buft_of(buft), t);
     return n > own ? n : own;
 }
 /* Memory in which weights may be packed is reached through the functions above alone. */

@@ -7,6 +7,9 @@
  * Its streams are lazy: what is submitted runs when something waits for it, and no earlier, so that
  * a wait that is missing shows in the values.
  *
+ * It attends to one key. Behind the result it wants room, which it fills, and behind that of a node
+ * that is scaled by 37.
+ *
  * It takes no slice of six rows or 32 columns that are scaled by 23. It does not scale by 13: that
  * graph fails; by 29, the library gives up as ggml does where it asserts. Scaling by 17 takes 2.5 s,
  * by 19 8 s in the queue.
@@ -76,7 +79,7 @@ enum { PACKS = 1 };
 #else
 enum { PACKS = 0 };
 #endif
-enum { MAX_SEEN = 64, OP_MUL_MAT = 4 };
+enum { MAX_SEEN = 64, OP_MUL_MAT = 4, OP_FLASH_ATTN_EXT = 19 };
 static char reg_object, device_object, buft_object, packed_object;
 static struct gg_reg reg;
 static uint64_t seen[MAX_SEEN];
@@ -157,7 +160,9 @@ bool ggml_backend_dev_supports_op(struct gg_device *dev, const struct gg_tensor 
         return op->op == OP_VIEW || (op->op == OP_MUL_MAT && op->src[0]->ne[1] % 4 == 0);
     if (PACKS && op->op == OP_MUL_MAT) return op->type == TYPE_F32;
     if (factor_of(op) == 23 && (op->ne[0] < 32 || op->ne[1] < 6)) return false;
-    return op->type == TYPE_F32 && (op->op == OP_ADD || op->op == OP_SCALE);
+    if (op->op == OP_FLASH_ATTN_EXT && op->src[1]->ne[1] != 1) return false;
+    return op->type == TYPE_F32 &&
+           (op->op == OP_ADD || op->op == OP_SCALE || op->op == OP_FLASH_ATTN_EXT);
 }
 
 /* ---- memory ---- */
@@ -189,8 +194,15 @@ struct gg_buffer *ggml_backend_buft_alloc_buffer(struct gg_buft *buft, size_t si
 }
 size_t ggml_backend_buft_get_alignment(struct gg_buft *buft) { return buft ? 64 : 0; }
 size_t ggml_backend_buft_get_max_size(struct gg_buft *buft) { return buft ? SIZE_MAX : 0; }
+/* As CUDA's for copies of K and V. */
+static size_t room_behind(const struct gg_tensor *t) {
+    size_t n = factor_of(t) == 37 ? 64 : 0;
+    for (int i = 1; t->op == OP_FLASH_ATTN_EXT && i <= 2; i++)
+        n += (size_t)(t->src[i]->ne[0] * t->src[i]->ne[1] * t->src[i]->ne[2]) * 2;
+    return n;
+}
 size_t ggml_backend_buft_get_alloc_size(struct gg_buft *buft, const struct gg_tensor *t) {
-    size_t n = ggml_type_size(t->type);
+    size_t n = ggml_type_size(t->type) + room_behind(t);
     (void)buft;
     for (int i = 0; i < GG_MAX_DIMS; i++) n += (size_t)(t->ne[i] - 1) * t->nb[i];
     return n + 32; /* more than its bytes, as on GPUs */
@@ -267,7 +279,18 @@ static void multiply(const struct gg_tensor *t) {
         values(t)[k] = is_packed(a) ? -sum : sum;
     }
 }
+static void attend(const struct gg_tensor *t) { /* a query to one key */
+    const struct gg_tensor *v = t->src[2];
+    const int64_t group = t->ne[1] / v->ne[2];
+    for (int64_t k = 0; k < t->ne[0] * t->ne[1]; k++)
+        values(t)[k] = values(v)[k / t->ne[0] / group * v->ne[0] + k % t->ne[0]];
+    memset(values(t) + t->ne[0] * t->ne[1], 0xFF, room_behind(t));
+}
 static void compute_node(const struct gg_tensor *t) {
+    if (t->op == OP_FLASH_ATTN_EXT) {
+        attend(t);
+        return;
+    }
     if (t->op == OP_MUL_MAT) {
         multiply(t);
         return;

@@ -6,6 +6,8 @@
  *                             slices, sums: as meta, a is whole, or addends, and must be cut
  *   helper-ggml-member DEVICE copy    results of one stream go to another
  *   helper-ggml-member DEVICE heads   attention of heads that begin inside of a group of three
+ *   helper-ggml-member DEVICE asks    for more memory than it was given
+ *   helper-ggml-member DEVICE room    attention whose kernel writes behind its result
  *   helper-ggml-member DEVICE packs|packs-q4_0   weights that the device may have in a layout of
  *                                     its own; fills: which are written by copies, too;
  *                                     short, short-q8_0: whose rows have 32 elements; experts:
@@ -534,6 +536,34 @@ static int heads(sheaf_backend_t backend) {
     return status ? status : say_wrong(wrong);
 }
 
+/* A result of attention and a tensor that comes behind it. */
+static int room(sheaf_backend_t backend) {
+    static float v[HEAD * HEADS], y[HEAD * HEADS * 2], behind[N], back[N];
+    struct sheaf_context *ctx = context();
+    sheaf_backend_buffer_t buffer = NULL;
+    int wrong = 0;
+    struct sheaf_tensor *q = sheaf_new_tensor_3d(ctx, SHEAF_TYPE_F32, HEAD, 1, HEADS * 2);
+    struct sheaf_tensor *tk = sheaf_new_tensor_3d(ctx, SHEAF_TYPE_F32, HEAD, 1, HEADS);
+    struct sheaf_tensor *tv = sheaf_new_tensor_3d(ctx, SHEAF_TYPE_F32, HEAD, 1, HEADS);
+    struct sheaf_tensor *t = sheaf_flash_attn_ext(ctx, q, tk, tv, NULL, 0.125f, 0, 0);
+    struct sheaf_tensor *next = sheaf_new_tensor_1d(ctx, SHEAF_TYPE_F32, N);
+    struct sheaf_cgraph *graph = sheaf_new_graph(ctx);
+    for (int i = 0; i < HEAD * HEADS; i++) v[i] = (float)i;
+    for (int i = 0; i < N; i++) behind[i] = (float)(i + 1);
+    if (sheaf_backend_alloc_ctx_tensors(ctx, backend, &buffer)) return fail("memory");
+    if (fill(q, 3) || fill(tk, 5) || sheaf_backend_tensor_set(tv, v, 0, sizeof v) ||
+        sheaf_backend_tensor_set(next, behind, 0, sizeof behind) ||
+        sheaf_build_forward_expand(graph, t) || sheaf_backend_graph_compute(backend, graph) ||
+        sheaf_backend_tensor_get(t, y, 0, sizeof y) ||
+        sheaf_backend_tensor_get(next, back, 0, sizeof back))
+        return fail("attention");
+    for (int i = 0; i < HEAD * HEADS * 2; i++) wrong += y[i] != v[i / HEAD / 2 * HEAD + i % HEAD];
+    for (int i = 0; i < N; i++) wrong += back[i] != behind[i];
+    sheaf_backend_buffer_free(buffer);
+    sheaf_free(ctx);
+    return say_wrong(wrong);
+}
+
 /* More ops than the device has, and what ggml does not promise. */
 static int refuses(sheaf_backend_dev_t dev) {
     struct sheaf_context *ctx = context();
@@ -576,6 +606,7 @@ int main(int argc, char **argv) {
         !strcmp(mode, "columns") || !strcmp(mode, "slices") || !strcmp(mode, "sums");
     if (!strcmp(mode, "whole") || !strcmp(mode, "columns")) factor = 23;
     const bool ends = !strcmp(mode, "fails-on-it") || !strcmp(mode, "gives-up");
+    if (!strcmp(mode, "asks")) factor = 37;
     if (ends) factor = !strcmp(mode, "gives-up") ? 29 : 13;
     if (by_columns) axis = axis_of_a = SHEAF_SPLIT_AXIS_0;
     if (!strcmp(mode, "slices")) axis_of_a = SHEAF_SPLIT_AXIS_MIRRORED;
@@ -594,6 +625,7 @@ int main(int argc, char **argv) {
                  : !strcmp(mode, "copy")       ? copy(dev, backend)
                  : !strcmp(mode, "moves")      ? moves(backend)
                  : !strcmp(mode, "heads")      ? heads(backend)
+                 : !strcmp(mode, "room")       ? room(backend)
                  : !strcmp(mode, "packs")      ? packs(backend, SHEAF_TYPE_F32)
                  : !strcmp(mode, "packs-q4_0") ? packs(backend, SHEAF_TYPE_Q4_0)
                  : !strcmp(mode, "fills")      ? fills(backend)

@@ -114,6 +114,16 @@ Test(ggml_member, copies_between_streams) {
     shows("FAKE0: a copy between streams\n");
     shows("right\n");
 }
+/* A device may want more memory for a result than the result has, and write there. */
+Test(ggml_member, kernels_work_behind_their_results) {
+    cr_expect_eq(run("fake-device-3", "ggml:FAKE0", "bin/helper-ggml-member ggml:FAKE0 room"), 0,
+                 "%s", out);
+    shows("right\n");
+    cr_expect_eq(run("fake-device-3", "ggml:FAKE0", "bin/helper-ggml-member ggml:FAKE0 asks"), 1,
+                 "%s", out);
+    shows("compute: ggml:FAKE0: the device wants 864 bytes for SCALE '");
+    shows("' and was asked about 800 (ggml 0.27.0, ");
+}
 /* A weight lies in the layout of the device once a product has read it: written whole it goes
  * there, and nothing else can be done with it. */
 Test(ggml_member, packs_weights) {
