@@ -35,6 +35,7 @@ enum gg_status {
     GG_STATUS_FAILED = -1,
     GG_STATUS_SUCCESS = 0,
 };
+enum { GG_PREC_F32 = 10 }; /* how a device sums: word 0 of MUL_MAT, word 3 of FLASH_ATTN_EXT */
 enum { GG_USAGE_ANY = 0, GG_USAGE_WEIGHTS = 1, GG_USAGE_COMPUTE = 2 };
 enum {
     GG_DEVICE_TYPE_GPU = 1,

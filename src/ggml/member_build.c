@@ -172,11 +172,21 @@ static bool take_packed(struct gg_build *b, struct gg_tensor *gg, const int8_t o
     return true;
 }
 
+/* GPUs sum in F16 unless a node says otherwise: scores and sums of values leave its range. Products by
+ * weights are theirs to sum as they do, as llama.cpp has it: F32 would cost them their matrix units. */
+static void ask_for_f32(const struct sheaf_tensor *node, struct gg_tensor *gg) {
+    const struct sheaf_tensor *a = node->src[0];
+    if (node->op == SHEAF_OP_FLASH_ATTN_EXT) gg->op_params[3] = GG_PREC_F32;
+    if (node->op == SHEAF_OP_MUL_MAT && (a->op != SHEAF_OP_NONE || a->view_src))
+        gg->op_params[0] = GG_PREC_F32;
+}
+
 /* A node that ggml has. Its result as nodes that read it see it; NULL: ggml has no such node. */
 static struct gg_tensor *add_plain(struct gg_build *b, const struct sheaf_tensor *node) {
     int8_t order[GG_MAX_SRC];
     struct gg_tensor gg;
     if (!gg_translate_back(&b->lib->host, node, &gg, order)) return NULL;
+    ask_for_f32(node, &gg);
     struct gg_item *item = new_item(b);
     item->gg = gg;
     for (int i = 0; i < GG_MAX_SRC; i++) {

@@ -8,7 +8,7 @@
  * a wait that is missing shows in the values.
  *
  * It attends to one key. Behind the result it wants room, which it fills, and behind that of a node
- * that is scaled by 37.
+ * that is scaled by 37. It says which products and attentions are to be summed in F32.
  *
  * It takes no slice of six rows or 32 columns that are scaled by 23. It does not scale by 13: that
  * graph fails; by 29, the library gives up as ggml does where it asserts. Scaling by 17 takes 2.5 s,
@@ -271,6 +271,7 @@ static struct stream *stream_of(struct gg_backend *b) { return (struct stream *)
 
 static void multiply(const struct gg_tensor *t) {
     const struct gg_tensor *a = t->src[0], *b = t->src[1];
+    if (t->op_params[0] == GG_PREC_F32) printf("FAKE0: a product in F32\n");
     for (int64_t k = 0; k < t->ne[0] * t->ne[1]; k++) {
         const float *x = values(a) + k % t->ne[0] * a->ne[0];
         const float *y = values(b) + k / t->ne[0] * a->ne[0];
@@ -281,6 +282,7 @@ static void multiply(const struct gg_tensor *t) {
 }
 static void attend(const struct gg_tensor *t) { /* a query to one key */
     const struct gg_tensor *v = t->src[2];
+    if (t->op_params[3] == GG_PREC_F32) printf("FAKE0: attention in F32\n");
     const int64_t group = t->ne[1] / v->ne[2];
     for (int64_t k = 0; k < t->ne[0] * t->ne[1]; k++)
         values(t)[k] = values(v)[k / t->ne[0] / group * v->ne[0] + k % t->ne[0]];

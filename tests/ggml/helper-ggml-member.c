@@ -6,6 +6,7 @@
  *                             slices, sums: as meta, a is whole, or addends, and must be cut
  *   helper-ggml-member DEVICE copy    results of one stream go to another
  *   helper-ggml-member DEVICE heads   attention of heads that begin inside of a group of three
+ *   helper-ggml-member DEVICE large   sums that leave the range of F16
  *   helper-ggml-member DEVICE asks    for more memory than it was given
  *   helper-ggml-member DEVICE room    attention whose kernel writes behind its result
  *   helper-ggml-member DEVICE packs|packs-q4_0   weights that the device may have in a layout of
@@ -536,6 +537,33 @@ static int heads(sheaf_backend_t backend) {
     return status ? status : say_wrong(wrong);
 }
 
+/* A product of two values, not by a weight, whose sums leave the range of F16. */
+static int large(sheaf_backend_t backend) {
+    enum { K = 256, M = 16, COLUMNS_OF_X = 32 };
+    static float x[K * COLUMNS_OF_X], y[M * COLUMNS_OF_X];
+    static char raw[K * M * 2];
+    struct sheaf_context *leaves = context(), *nodes = context();
+    sheaf_backend_buffer_t buffer = NULL;
+    int wrong = 0;
+    struct sheaf_tensor *a = sheaf_new_tensor_2d(leaves, SHEAF_TYPE_F16, K, M);
+    struct sheaf_tensor *b = sheaf_new_tensor_2d(leaves, SHEAF_TYPE_F32, K, COLUMNS_OF_X);
+    if (sheaf_backend_alloc_ctx_tensors(leaves, backend, &buffer)) return fail("memory");
+    struct sheaf_tensor *t = sheaf_mul_mat(nodes, sheaf_view_2d(nodes, a, K, M, a->nb[1], 0), b);
+    struct sheaf_cgraph *graph = sheaf_new_graph(nodes);
+    sheaf_gallocr_t galloc = sheaf_gallocr_new(sheaf_backend_get_default_buffer_type(backend));
+    if (sheaf_build_forward_expand(graph, t) || sheaf_gallocr_alloc_graph(galloc, graph))
+        return fail("graph");
+    for (int i = 0; i < K * COLUMNS_OF_X; i++) x[i] = 128;
+    if (sheaf_from_float(a->type, x, raw, K * M) ||
+        sheaf_backend_tensor_set(a, raw, 0, sizeof raw) ||
+        sheaf_backend_tensor_set(b, x, 0, sizeof x) ||
+        sheaf_backend_graph_compute(backend, graph) || sheaf_backend_tensor_get(t, y, 0, sizeof y))
+        return fail("compute");
+    for (int i = 0; i < M * COLUMNS_OF_X; i++) wrong += y[i] != K * 128.0f * 128.0f;
+    release(galloc, buffer, leaves, nodes);
+    return say_wrong(wrong);
+}
+
 /* A result of attention and a tensor that comes behind it. */
 static int room(sheaf_backend_t backend) {
     static float v[HEAD * HEADS], y[HEAD * HEADS * 2], behind[N], back[N];
@@ -626,6 +654,7 @@ int main(int argc, char **argv) {
                  : !strcmp(mode, "moves")      ? moves(backend)
                  : !strcmp(mode, "heads")      ? heads(backend)
                  : !strcmp(mode, "room")       ? room(backend)
+                 : !strcmp(mode, "large")      ? large(backend)
                  : !strcmp(mode, "packs")      ? packs(backend, SHEAF_TYPE_F32)
                  : !strcmp(mode, "packs-q4_0") ? packs(backend, SHEAF_TYPE_Q4_0)
                  : !strcmp(mode, "fills")      ? fills(backend)

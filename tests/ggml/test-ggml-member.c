@@ -118,6 +118,7 @@ Test(ggml_member, copies_between_streams) {
 Test(ggml_member, kernels_work_behind_their_results) {
     cr_expect_eq(run("fake-device-3", "ggml:FAKE0", "bin/helper-ggml-member ggml:FAKE0 room"), 0,
                  "%s", out);
+    shows("FAKE0: attention in F32\n");
     shows("right\n");
     cr_expect_eq(run("fake-device-3", "ggml:FAKE0", "bin/helper-ggml-member ggml:FAKE0 asks"), 1,
                  "%s", out);
@@ -147,7 +148,9 @@ Test(ggml_member, packs_weights) {
                  0, "%s", out);
     shows("right\n");
     shows("given back: 0\n");
-    shows("a part: done\nthrough a view: done\na view: done\nback: done\na copy: done\n"
+    cr_expect_eq(times_shown("FAKE0: a product in F32\n"), 1, "%s", out); /* that of the view */
+    shows("a part: done\nthrough a view: done\n");
+    shows("a view: done\nback: done\na copy: done\n"
           "a column: done\nstrided columns: done\nclear: done\n");
     cr_expect(!strstr(out, "are packed"), "%s", out);
 }
@@ -336,6 +339,9 @@ Test(ggml_member, debians_vulkan_device) {
     shows("right\n");
     snprintf(cmd, sizeof cmd, "%s" IN_TREE "bin/helper-ggml-member ggml:Vulkan0 heads", with);
     cr_expect_eq(run(NULL, "CPU0,ggml:Vulkan0", cmd), 0, "%s", out);
+    shows("right\n");
+    snprintf(cmd, sizeof cmd, "%s" IN_TREE "bin/helper-ggml-member ggml:Vulkan0 large", with);
+    cr_expect_eq(run(NULL, "ggml:Vulkan0", cmd), 0, "%s", out);
     shows("right\n");
     static const char *const ops[] = {"ADD_ID", "CONT", "ROPE", "SWIGLU", "SUM_ROWS"};
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
