@@ -109,6 +109,7 @@ enum sheaf_status sheaf_gguf_set_arr_str(struct sheaf_gguf *gguf, const char *ke
                                          const char *const *v, size_t n);
 enum sheaf_status sheaf_gguf_set_arr(struct sheaf_gguf *gguf, const char *key,
                                      enum sheaf_gguf_type type, const void *data, size_t n);
+/* All keys of src; general.alignment becomes a u32, which the format wants. */
 enum sheaf_status sheaf_gguf_copy_kv(struct sheaf_gguf *dst, const struct sheaf_gguf *src);
 /* data [size of the tensor] stays the caller's and must live until sheaf_gguf_write; NULL: comes
  * from the source of sheaf_gguf_write_from. */

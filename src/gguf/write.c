@@ -29,8 +29,9 @@ static enum sheaf_status no_memory(const char *what) {
 }
 
 /* general.alignment decides where tensors go, so it is checked and kept as it is set. */
+static const char alignment_key[] = "general.alignment";
 static enum sheaf_status take_alignment(struct sheaf_gguf *gguf, const struct sheaf__gguf_kv *kv) {
-    if (strcmp(kv->key, "general.alignment") != 0) return SHEAF_STATUS_SUCCESS;
+    if (strcmp(kv->key, alignment_key) != 0) return SHEAF_STATUS_SUCCESS;
     uint32_t a = 0;
     if (kv->type == SHEAF_GGUF_TYPE_UINT32)
         a = (uint32_t)kv->data[0] | (uint32_t)kv->data[1] << 8 | (uint32_t)kv->data[2] << 16 |
@@ -156,6 +157,12 @@ enum sheaf_status sheaf_gguf_set_arr(struct sheaf_gguf *gguf, const char *key,
 enum sheaf_status sheaf_gguf_copy_kv(struct sheaf_gguf *dst, const struct sheaf_gguf *src) {
     for (size_t i = 0; i < src->n_kv; i++) {
         struct sheaf__gguf_kv kv = src->kv[i];
+        if (strcmp(kv.key, alignment_key) == 0) { /* a file may have it in another type */
+            const enum sheaf_status status =
+                sheaf_gguf_set_u32(dst, alignment_key, (uint32_t)src->alignment);
+            if (status) return status;
+            continue;
+        }
         kv.key = NULL;
         kv.data = malloc(kv.size + 1);
         kv.offs = src->kv[i].offs ? malloc((kv.n + 1) * sizeof *kv.offs) : NULL;

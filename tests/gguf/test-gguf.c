@@ -336,6 +336,35 @@ Test(gguf, writer_refuses_nonsense) {
     sheaf_gguf_free(g);
 }
 
+/* Other types of the number are read, but only the u32 of the format is written. */
+Test(gguf, alignment_of_another_type_is_copied_as_u32) {
+    struct bytes b = {.n = 0};
+    struct sheaf_gguf *in, *out = sheaf_gguf_new();
+    const int64_t ne = 1;
+    const float x = 2.5f, y = 3.5f;
+    header(&b, 3, 0, 2);
+    string(&b, "general.alignment");
+    number(&b, SHEAF_GGUF_TYPE_UINT64, 4);
+    number(&b, 64, 8);
+    string(&b, "after");
+    number(&b, SHEAF_GGUF_TYPE_UINT32, 4);
+    number(&b, 7, 4);
+    save(b.data, b.n);
+    cr_assert_eq(sheaf_gguf_open(path, &in), 0, "%s", sheaf_last_error());
+    cr_assert_eq(sheaf_gguf_copy_kv(out, in), 0, "%s", sheaf_last_error());
+    sheaf_gguf_free(in);
+    cr_expect_eq(sheaf_gguf_n_kv(out), 2);
+    cr_expect_eq(sheaf_gguf_kv_type(out, 0), SHEAF_GGUF_TYPE_UINT32);
+    cr_assert_eq(sheaf_gguf_add_tensor(out, "a", SHEAF_TYPE_F32, 1, &ne, &x), 0);
+    cr_assert_eq(sheaf_gguf_add_tensor(out, "b", SHEAF_TYPE_F32, 1, &ne, &y), 0);
+    cr_assert_eq(sheaf_gguf_write(out, path), 0, "%s", sheaf_last_error());
+    sheaf_gguf_free(out);
+    cr_assert_eq(sheaf_gguf_open(path, &in), 0, "%s", sheaf_last_error());
+    cr_expect_eq(sheaf_gguf_alignment(in), 64);
+    cr_expect_eq(sheaf_gguf_tensor(in, 1)->offset - sheaf_gguf_tensor(in, 0)->offset, 64);
+    sheaf_gguf_free(in);
+}
+
 /* A single number, as numpy's scalars are written: it can be read, so it can be written anew. */
 Test(gguf, a_tensor_without_dimensions) {
     struct sheaf_gguf *g = sheaf_gguf_new();
