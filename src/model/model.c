@@ -203,6 +203,10 @@ enum sheaf_status sheaf_model_embed(struct sheaf_model *model, const int32_t *to
     double sum = 0;
     if (status) return status;
     for (int64_t i = 0; i < n_embd; i++) sum += (double)dst[i] * (double)dst[i];
+    if (!isfinite(sum))
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "the embedding has an infinity or NaN; the model's weights or its "
+                               "activations are broken");
     for (int64_t i = 0; i < n_embd && sum > 0; i++) dst[i] = (float)((double)dst[i] / sqrt(sum));
     return SHEAF_STATUS_SUCCESS;
 }

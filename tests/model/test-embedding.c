@@ -146,6 +146,28 @@ Test(embedding, what_is_refused) {
     sheaf_world_finalize();
 }
 
+/* JSON has no NaN, and an embedding is of length 1. */
+Test(embedding, of_broken_weights_is_refused) {
+    const float nan = NAN;
+    char out[4096], cmd[512];
+    const char *path = write_bert();
+    struct sheaf_gguf *g;
+    cr_assert_eq(sheaf_gguf_open(path, &g), 0, "%s", sheaf_last_error());
+    const struct sheaf_gguf_tensor *t =
+        sheaf_gguf_tensor(g, sheaf_gguf_find_tensor(g, "blk.6.layer_output_norm.weight"));
+    cr_assert(t && t->type == SHEAF_TYPE_F32);
+    FILE *f = fopen(path, "r+b");
+    cr_assert(f && fseek(f, (long)t->offset, SEEK_SET) == 0);
+    cr_assert_eq(fwrite(&nan, sizeof nan, 1, f), 1);
+    cr_assert_eq(fclose(f), 0);
+    sheaf_gguf_free(g);
+    snprintf(cmd, sizeof cmd,
+             SHEAF_BUILD_DIR "/bin/sheaf-run -m %s -p 'once upon' --embedding --json 2>&1", path);
+    cr_expect_eq(run_command(cmd, 30, out, sizeof out), 1, "%s", out);
+    cr_expect(strstr(out, "the embedding has an infinity or NaN"), "%s", out);
+    cr_expect_not(strstr(out, "{\"embedding\""), "%s", out);
+}
+
 Test(embedding, of_several_ranks_and_the_program) {
     char alone[8192], out[8192];
     const char *path = write_bert();

@@ -1,6 +1,7 @@
 /* sheaf-run as its users start it: alone and under mpirun, with good and with bad input. */
 #include <criterion/criterion.h>
 #include <fnmatch.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -241,6 +242,47 @@ Test(run, perplexity_of_windows_that_begin_with_bos) {
                      "%s", out);
     }
     cr_assert_eq(nll[0], nll[1], "%.9f and %.9f", nll[0], nll[1]);
+}
+
+/* A copy of the model in which the first element of the last norm has this value. */
+static void model_with_norm(const char *path, float value) {
+    struct sheaf_gguf *g;
+    char cmd[512];
+    snprintf(cmd, sizeof cmd, "cp %s %s && chmod u+w %s", F32, path, path);
+    cr_assert_eq(run_command(cmd, 30, out, OUT), 0, "%s", out);
+    cr_assert_eq(sheaf_gguf_open(path, &g), 0, "%s", sheaf_last_error());
+    const struct sheaf_gguf_tensor *t =
+        sheaf_gguf_tensor(g, sheaf_gguf_find_tensor(g, "output_norm.weight"));
+    cr_assert(t && t->type == SHEAF_TYPE_F32);
+    FILE *f = fopen(path, "r+b");
+    cr_assert(f && fseek(f, (long)t->offset, SEEK_SET) == 0);
+    cr_assert_eq(fwrite(&value, sizeof value, 1, f), 1);
+    cr_assert_eq(fclose(f), 0);
+    sheaf_gguf_free(g);
+}
+
+/* Logits that are none end with an error, and JSON has no number for what exceeds a double. */
+Test(run, perplexity_of_broken_weights) {
+    static const struct {
+        float value;
+        int np, code;
+        const char *want;
+    } cases[] = {
+        {NAN, 0, 1, "is not a number; the model's weights or its activations are broken"},
+        {NAN, 2, 1, "is not a number; the model's weights or its activations are broken"},
+        {INFINITY, 0, 1, "; the model's weights or its activations are broken"},
+        {1e8f, 0, 0, ", \"perplexity\": null, "},
+    };
+    char path[128], args[512];
+    snprintf(path, sizeof path, "%s/broken.gguf", dir);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        model_with_norm(path, cases[i].value);
+        snprintf(args, sizeof args, "-m %s --perplexity " HELDOUT " --ppl-tokens 16 --json", path);
+        cr_expect_eq(sheaf_run(cases[i].np, "SHEAF_CPU_THREADS=1", args), cases[i].code, "%zu: %s",
+                     i, out);
+        cr_expect(strstr(out, cases[i].want), "%zu: %s", i, out);
+        cr_expect_eq(strstr(out, "{\"model\"") != NULL, cases[i].code == 0, "%zu: %s", i, out);
+    }
 }
 
 Test(run, sampling_is_the_same_on_any_number_of_ranks) {

@@ -1,6 +1,8 @@
 /* Text as JSON. */
 #include "json.h"
 
+#include <math.h>
+
 void json_string(FILE *f, const char *text, size_t n) {
     const unsigned char *p = (const unsigned char *)text;
     fputc('"', f);
@@ -35,4 +37,11 @@ void json_string(FILE *f, const char *text, size_t n) {
         i += len;
     }
     fputc('"', f);
+}
+
+void json_number(FILE *f, double v, int decimals) {
+    if (isfinite(v))
+        fprintf(f, "%.*f", decimals, v);
+    else
+        fputs("null", f);
 }

@@ -2,6 +2,7 @@
  * of a window are predicted. A rest that fills no window is left out, unless it is the only one.
  * Where the model wants a bos before a text, each window has it in place of its first token, as
  * llama-perplexity does, but not with --ppl-lines, where the lines bring theirs. */
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,12 +53,25 @@ static enum sheaf_status encode(const struct run_options *o, const struct sheaf_
     return status;
 }
 
-static double row_nll(const float *row, int64_t n, int32_t target) {
-    float max = row[0];
+/* Adds to *nll. A row that is not the logits of any model is an error, as it is where a token is
+ * chosen. */
+static enum sheaf_status row_nll(const float *row, int64_t n, int32_t target, double *nll) {
+    float max = -INFINITY;
     double sum = 0;
-    for (int64_t i = 1; i < n; i++) max = row[i] > max ? row[i] : max;
+    for (int64_t i = 0; i < n; i++) {
+        if (!(row[i] < INFINITY))
+            return sheaf_set_error(SHEAF_STATUS_INVALID,
+                                   "the logit of token %" PRId64
+                                   " is %s; the model's weights or its activations are broken",
+                                   i, isnan(row[i]) ? "not a number" : "infinite");
+        if (row[i] > max) max = row[i];
+    }
+    if (max == -INFINITY)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "none of the %" PRId64 " logits belongs to a possible token", n);
     for (int64_t i = 0; i < n; i++) sum += exp((double)row[i] - (double)max);
-    return log(sum) + (double)max - (double)row[target];
+    *nll += log(sum) + (double)max - (double)row[target];
+    return SHEAF_STATUS_SUCCESS;
 }
 
 /* What all windows use. */
@@ -89,9 +103,9 @@ static enum sheaf_status window(const struct work *w, const int32_t *ids, int64_
         enum sheaf_status status = check_interrupt();
         if (!status) status = sheaf_model_eval(w->model, &batch);
         if (!status) status = sheaf_model_get_logits(w->model, w->rows);
+        for (int64_t i = 0; !status && i < batch.n_tokens && at + i + 1 < n; i++)
+            status = row_nll(w->rows + i * w->n_vocab, w->n_vocab, ids[at + i + 1], nll);
         if (status) return status;
-        for (int64_t i = 0; i < batch.n_tokens && at + i + 1 < n; i++)
-            *nll += row_nll(w->rows + i * w->n_vocab, w->n_vocab, ids[at + i + 1]);
     }
     return SHEAF_STATUS_SUCCESS;
 }

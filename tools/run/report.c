@@ -188,10 +188,11 @@ static void json(const struct report *p) {
     json_string(f, p->info.path, strlen(p->info.path));
     fprintf(f, ", \"architecture\": \"%s\"", p->info.arch);
     if (o->perplexity) {
-        fprintf(f,
-                ", \"perplexity_tokens\": %zu, \"nll\": %.9f, \"perplexity\": %.6f, "
-                "\"tokens_per_s\": %.3f",
-                r->ppl_tokens, r->nll, exp(r->nll), per_second(r->ppl_tokens, r->ppl_s));
+        fprintf(f, ", \"perplexity_tokens\": %zu, \"nll\": ", r->ppl_tokens);
+        json_number(f, r->nll, 9);
+        fputs(", \"perplexity\": ", f);
+        json_number(f, exp(r->nll), 6);
+        fprintf(f, ", \"tokens_per_s\": %.3f", per_second(r->ppl_tokens, r->ppl_s));
     } else {
         fputs(", \"prompt_ids\": [", f);
         print_ids(f, r->prompt, r->n_prompt, ", ");
