@@ -388,6 +388,36 @@ static const struct {
     // clang-format on
 };
 
+/* "default" by itself, and the words. */
+static const char *const default_cases[][2] = {
+    // clang-format off
+    {"I'm sure we'll DON'T they'VE",
+     "I|'|m| sure| we|'|ll| DON|'|T| they|'|VE"},
+    {"HelloWorld camelCaseHTTPServer2 x",
+     "HelloWorld| camelCaseHTTPServer|2| x"},
+    {"12345 678  9 x1y22z1234567",
+     "123|45| |678| | |9| x|1|y|22|z|123|456|7"},
+    {"a\nb\n\nc\r\n d\t12",
+     "a|\n|b|\n|\n|c|\r\n| d|\t|12"},
+    {"end  \n\n  next",
+     "end|  \n\n | next"},
+    {"  lead and trail  ",
+     " | lead| and| trail|  "},
+    {"a  !? (foo) [bar]{baz}  ",
+     "a|  |!?| |(|foo|)| |[|bar|]{|baz|}|  "},
+    {"$price \xE2\x82\xAC""9.99 \xC2\xB1""3% +x <= `code` ^~|`",
+     "$|price| \xE2\x82\xAC|9|.|99| \xC2\xB1|3|%| |+|x| |<=| `|code|`| |^~||`"},
+    {"\xD9\xA1\xD9\xA2""123\xD9\xA4""567x 12\xD9\xA3""4567 \xC2\xBD""1",
+     "\xD9\xA1\xD9\xA2|123|\xD9\xA4|567|x| |12\xD9\xA3|456|7| |\xC2\xBD""1"},
+    {"na\xC3\xAFve \xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E\xE3\x81\xA8\xE3\x82\xAB\xE3\x82\xBF\xE3\x82\xAB\xE3\x83\x8A\xE3\x80\x81x\xE3\x80\x82 \xE2\x80\x9Cq\xE2\x80\x9D",
+     "na\xC3\xAFve| \xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E\xE3\x81\xA8\xE3\x82\xAB\xE3\x82\xBF\xE3\x82\xAB\xE3\x83\x8A|\xE3\x80\x81|x|\xE3\x80\x82| |\xE2\x80\x9C|q|\xE2\x80\x9D"},
+    {"e\xCC\x81 \xCC\x81 \xE2\x80\x8Bzero\xF0\x9F\x99\x82\xF0\x9F\x99\x82!",
+     "e|\xCC\x81| \xCC\x81| \xE2\x80\x8B|zero|\xF0\x9F\x99\x82\xF0\x9F\x99\x82|!"},
+    {"\xE3\x80\x80\xE3\x80\x80x \xC2\xA0y\xE2\x80\x83!",
+     "\xE3\x80\x80|\xE3\x80\x80|x| |\xC2\xA0|y|\xE2\x80\x83|!"},
+    // clang-format on
+};
+
 static void check_words(const char *family, const char *text, const char *want) {
     const struct sheaf__pre_info *info = sheaf__pre_find(family);
     const char *s = text;
@@ -414,11 +444,13 @@ Test(pretokenizer, words) {
     for (size_t i = 0; i < sizeof apart_cases / sizeof *apart_cases; i++)
         for (size_t f = 0; f < 2; f++)
             check_words(apart_families[f], apart_cases[i].text, apart_cases[i].words[f]);
+    for (size_t i = 0; i < sizeof default_cases / sizeof *default_cases; i++)
+        check_words("default", default_cases[i][0], default_cases[i][1]);
 }
 
 Test(pretokenizer, names) {
     cr_expect_null(sheaf__pre_find("deepseek"));
-    cr_expect_eq(sheaf__pre_find("default")->pre, SHEAF__PRE_GPT2);
+    cr_expect_eq(sheaf__pre_find("default")->pre, SHEAF__PRE_DEFAULT);
     cr_expect_eq(sheaf__pre_find("llama3"), sheaf__pre_find("llama3"));
     cr_expect(sheaf__pre_find("llama-bpe")->whole_words);
     cr_expect(sheaf__pre_find("llama-bpe")->add_bos);

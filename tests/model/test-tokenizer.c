@@ -306,16 +306,21 @@ Test(bpe, a_file_that_does_not_say_how_text_is_divided_is_warned_of) {
     sheaf_log_set(count_warnings, &n_warnings);
     sheaf_tokenizer_free(make(bpe_gguf("default")));
     cr_expect_eq(n_warnings, 0);
-    sheaf_tokenizer_free(make(bpe_gguf(NULL)));
+    struct sheaf_tokenizer *t = make(bpe_gguf(NULL));
     cr_expect_eq(n_warnings, 1);
+    cr_expect_str_eq(sheaf_tokenizer_describe(t), "gpt2 (default)");
+    EXPECT_IDS(t, "it's", 0, 105, 116, '\'', 's'); /* no other family has its signs apart */
+    sheaf_tokenizer_free(t);
+    sheaf_tokenizer_free(make(bpe_gguf("")));
+    cr_expect_eq(n_warnings, 2);
     sheaf_log_set(NULL, NULL);
 }
 
 Test(bpe, ranks_and_words) {
-    struct sheaf_tokenizer *gpt2 = make(bpe_gguf(NULL)), *smollm = make(bpe_gguf("smollm"));
+    struct sheaf_tokenizer *gpt2 = make(bpe_gguf("gpt-2")), *smollm = make(bpe_gguf("smollm"));
     struct sheaf_tokenizer *llama = make(bpe_gguf("llama-bpe")), *qwen2 = make(bpe_gguf("qwen2"));
     struct sheaf_tokenizer *all[] = {gpt2, smollm, llama, qwen2};
-    static const char *const names[] = {"gpt2 (default)", "gpt2 (smollm)", "gpt2 (llama-bpe)",
+    static const char *const names[] = {"gpt2 (gpt-2)", "gpt2 (smollm)", "gpt2 (llama-bpe)",
                                         "gpt2 (qwen2)"};
     for (size_t i = 0; i < N_OF(all); i++) {
         cr_expect_str_eq(sheaf_tokenizer_describe(all[i]), names[i]);

@@ -4,6 +4,8 @@
  * means which is a convention of GGUF's converters):
  *   gpt-2      's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
  *   smollm     \p{N} first, then gpt-2 on what lies between
+ *   default    one after another, each on what those before have made of the text, as llama.cpp has
+ *              it for files that name none: [\p{P}$+<=>^~|]+, gpt-2, \p{N}+, [0-9][0-9][0-9]
  *   llama-bpe  (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|
  *               ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
  *   qwen2      as llama-bpe with \p{N} for \p{N}{1,3}
@@ -27,7 +29,7 @@
 #include "model/text/unicode.h"
 
 static const struct sheaf__pre_info infos[] = {
-    {"default", SHEAF__PRE_GPT2, false, false},
+    {"default", SHEAF__PRE_DEFAULT, false, false},
     {"gpt-2", SHEAF__PRE_GPT2, false, false},
     {"gpt2", SHEAF__PRE_GPT2, false, false},
     {"mpt", SHEAF__PRE_GPT2, false, false},
@@ -78,6 +80,7 @@ struct scan {
     const char *s;
     size_t len;
     bool numbers_end, cjk_ends;
+    bool signs_end; /* and of "default" its signs */
     bool han_apart; /* Chinese characters are no letters of words with capitals */
 };
 
@@ -93,12 +96,19 @@ static bool is_cjk(uint32_t cp) {
     return (cp >= 0x4E00 && cp <= 0x9FA5) || (cp >= 0x3040 && cp <= 0x30FF);
 }
 
+/* [\p{P}$+<=>^~|] of "default" */
+static bool is_default_sign(uint32_t cp) {
+    return sheaf__char_kind(cp) == SHEAF__KIND_PUNCTUATION ||
+           (cp && cp < 0x80 && strchr("$+<=>^~|", (int)cp));
+}
+
 static struct peek at(const struct scan *t, size_t pos) {
     struct peek p = {SHEAF__CP_INVALID, -1, 0};
     if (pos >= t->len) return p;
     p.width = sheaf__utf8_next(t->s + pos, t->len - pos, &p.cp);
     p.class = (int)sheaf__char_class(p.cp);
-    if ((t->numbers_end && p.class == SHEAF__CHAR_NUMBER) || (t->cjk_ends && is_cjk(p.cp)))
+    if ((t->numbers_end && p.class == SHEAF__CHAR_NUMBER) || (t->cjk_ends && is_cjk(p.cp)) ||
+        (t->signs_end && is_default_sign(p.cp)))
         p = (struct peek){p.cp, -1, 0};
     return p;
 }
@@ -150,6 +160,26 @@ static size_t next_gpt2(const struct scan *t) {
     int class = at(t, pos).class;
     if (class >= 0 && class != SHEAF__CHAR_SPACE) return run(t, pos, class, SIZE_MAX);
     return white_space(t, false);
+}
+
+/* Of a run of numbers at the start, [0, n): up to the first three digits of ASCII, or these. */
+static size_t three_digits(const struct scan *t, size_t n) {
+    for (size_t pos = 0; pos + 3 <= n; pos++)
+        if (t->s[pos] >= '0' && t->s[pos] <= '9' && t->s[pos + 1] >= '0' && t->s[pos + 1] <= '9' &&
+            t->s[pos + 2] >= '0' && t->s[pos + 2] <= '9')
+            return pos ? pos : 3;
+    return n;
+}
+
+static size_t next_default(struct scan t) {
+    size_t pos = 0;
+    for (struct peek p; p = at(&t, pos), p.class >= 0 && is_default_sign(p.cp);) pos += p.width;
+    if (pos) return pos;
+    if (at(&t, 0).class == SHEAF__CHAR_NUMBER)
+        return three_digits(&t, run(&t, 0, SHEAF__CHAR_NUMBER, SIZE_MAX));
+    t.signs_end = true;
+    const bool before_number = t.s[0] == ' ' && at(&t, 1).class == SHEAF__CHAR_NUMBER;
+    return before_number ? 1 : next_gpt2(&t);
 }
 
 static size_t next_llama3(const struct scan *t, size_t max_digits) {
@@ -316,7 +346,8 @@ static size_t next_deepseek3(struct scan t) {
     const size_t found = match_deepseek3(&t);
     if (found) return found;
     for (; (p = at(&t, pos)).class >= 0; pos += p.width) {
-        const struct scan rest = {t.s + pos, t.len - pos, true, true, false};
+        const struct scan rest = {
+            .s = t.s + pos, .len = t.len - pos, .numbers_end = true, .cjk_ends = true};
         if (match_deepseek3(&rest)) break;
     }
     return pos;
@@ -408,6 +439,8 @@ size_t sheaf__pre_next(enum sheaf__pre pre, const char *s, size_t len) {
     assert(len > 0);
     struct scan t = {.s = s, .len = len};
     switch (pre) {
+    case SHEAF__PRE_DEFAULT:
+        return next_default(t);
     case SHEAF__PRE_LLAMA3:
         return next_llama3(&t, 3);
     case SHEAF__PRE_QWEN2:

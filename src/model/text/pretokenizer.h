@@ -11,11 +11,12 @@
 
 enum sheaf__pre {
     SHEAF__PRE_GPT2,
-    SHEAF__PRE_SMOLLM, /* every number character alone, GPT-2's expression between them */
-    SHEAF__PRE_LLAMA3, /* numbers in groups of up to three */
-    SHEAF__PRE_QWEN2,  /* as Llama 3's, numbers one by one */
-    SHEAF__PRE_GPT4O,  /* o200k: words end where a capital follows; "don't" is one word */
-    SHEAF__PRE_TEKKEN, /* the same without contractions, numbers one by one */
+    SHEAF__PRE_DEFAULT, /* of files that name none: signs apart, GPT-2's, numbers by three */
+    SHEAF__PRE_SMOLLM,  /* every number character alone, GPT-2's expression between them */
+    SHEAF__PRE_LLAMA3,  /* numbers in groups of up to three */
+    SHEAF__PRE_QWEN2,   /* as Llama 3's, numbers one by one */
+    SHEAF__PRE_GPT4O,   /* o200k: words end where a capital follows; "don't" is one word */
+    SHEAF__PRE_TEKKEN,  /* the same without contractions, numbers one by one */
     SHEAF__PRE_DEEPSEEK3,
     SHEAF__PRE_DEEPSEEK1, /* DeepSeek LLM and V2: words, signs, spaces at ends, digits one by one */
     SHEAF__PRE_KIMI,      /* o200k, with Chinese characters apart */

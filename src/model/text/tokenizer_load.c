@@ -128,9 +128,11 @@ static enum sheaf_status load_family(struct sheaf_tokenizer *t, const struct she
         snprintf(t->describe, sizeof t->describe, "llama");
         return SHEAF_STATUS_SUCCESS;
     }
-    if (sheaf_gguf_find_key(g, KEY("pre")) >= 0) {
-        st = sheaf_gguf_get_str(g, KEY("pre"), &pre);
-        if (st) return st;
+    const char *named = "";
+    if (sheaf_gguf_find_key(g, KEY("pre")) >= 0) st = sheaf_gguf_get_str(g, KEY("pre"), &named);
+    if (st) return st;
+    if (*named) {
+        pre = named;
     } else {
         sheaf_log(SHEAF_LOG_WARN,
                   "%s does not say how its model divides text (%s): \"%s\" is taken, and answers "
