@@ -3,7 +3,7 @@
 of what the graphs of src/model compute. Prints the logits after N tokens, token i being (37 i + 11) mod vocabulary.
 
     sheaf-make-model --arch NAME --layers 7 --window 8 [--experts 6 --experts-used 3 [--shared-ff 96]] -o m.gguf
-    evaluate.py m.gguf 20 > arch-NAME.txt
+    evaluate.py m.gguf 20 [KEY=NUMBER ...] > arch-NAME.txt      keys besides those of the file
 """
 import struct, sys
 import numpy as np
@@ -61,6 +61,7 @@ def read(path):
 
 keys, W = read(sys.argv[1])
 arch = keys['general.architecture']
+for name, number in (a.split('=') for a in sys.argv[3:]): keys[f'{arch}.{name}'] = int(number)
 key = lambda name, default=None: keys.get(f'{arch}.{name}', default)
 E, L = key('embedding_length'), key('block_count')
 H, G, D = key('attention.head_count'), key('attention.head_count_kv'), key('attention.key_length')
@@ -88,9 +89,12 @@ def activate(x):
 def is_windowed(layer): return arch in PERIOD and layer % PERIOD[arch] < PERIOD[arch] - 1
 
 
-def frequencies(n):  # of the pairs of n elements, and the size of what is rotated
+def frequencies(n, layer):  # of the pairs of n elements, and the size of what is rotated
     longer = min(key('context_length'), CONTEXT) > ORIGINAL
-    f = BASE ** (-np.arange(0, n, 2) / n)
+    local = is_windowed(layer) and arch != 'gpt-oss'  # positions that are not scaled
+    base = key('rope.freq_base_swa', 10000 if gemma else BASE) if is_windowed(layer) else BASE
+    f = base ** (-np.arange(0, n, 2) / n)
+    if local: return f, 1
     f = f / W.get('rope_factors_long.weight' if longer else 'rope_factors_short.weight', 1)
     size, factor = key('rope.scaling.attn_factor', 1), key('rope.scaling.factor', 1)
     if key('rope.scaling.type') != 'yarn': return f / factor, size
@@ -102,9 +106,9 @@ def frequencies(n):  # of the pairs of n elements, and the size of what is rotat
     return f * (stays + (1 - stays) / factor), size * (1 if arch == 'deepseek2' else 1 + 0.1 * np.log(factor))
 
 
-def rotate(x):  # [tokens, heads, n]
+def rotate(x, layer):  # [tokens, heads, n]
     n = x.shape[-1]
-    f, size = frequencies(n)
+    f, size = frequencies(n, layer)
     angle = np.outer(np.arange(len(x)), f)
     c, s, y = size * np.cos(angle)[:, None], size * np.sin(angle)[:, None], np.empty_like(x)
     pairs = PAIRS.get(arch, 'half')
@@ -129,7 +133,7 @@ def attention(x, layer):
         if weight is not None and len(weight) != D: y = norm(y, weight)
         y = y.reshape(n, count, D)
         if weight is not None and len(weight) == D: y = norm(y, weight)
-        heads[name] = y if name == 'v' or bert else rotate(y)
+        heads[name] = y if name == 'v' or bert else rotate(y, layer)
     k, v = (np.repeat(heads[name], H // G, 1) for name in 'kv')
     y = mix(heads['q'], k, v, key('attention.scale', 1 / np.sqrt(D)), layer) @ w('attn_output.weight').T
     return y if w('attn_output.bias') is None else y + w('attn_output.bias')
@@ -152,10 +156,10 @@ def latent_attention(x, layer):  # not absorbed: keys and values of each head ar
     q = q.reshape(n, H, -1)
     both = x @ w('kv_a_mqa').T
     c = norm(both[:, :latent], w('kv_a_norm'))
-    k_rot = np.repeat(rotate(both[:, None, latent:]), H, 1)
+    k_rot = np.repeat(rotate(both[:, None, latent:], layer), H, 1)
     k = np.concatenate([np.einsum('tc,hcd->thd', c, w('k_b')), k_rot], 2)
     v = np.einsum('tc,hdc->thd', c, w('v_b'))
-    q = np.concatenate([q[..., :-rot], rotate(q[..., -rot:])], 2)
+    q = np.concatenate([q[..., :-rot], rotate(q[..., -rot:], layer)], 2)
     factor = np.log(key('rope.scaling.factor', 1))
     scale = (1 + key('rope.scaling.yarn_log_multiplier', 0) * factor) ** 2 / np.sqrt(q.shape[-1])
     return mix(q, k, v, scale, layer) @ w('output').T

@@ -221,6 +221,43 @@ Test(arch, logits_of_gemma3_are_capped) {
     sheaf_world_finalize();
 }
 
+/* Keys that random models lack: groups of experts. */
+Test(arch, logits_with_other_keys) {
+    static const struct {
+        const char *name, *keys[2], *golden;
+        float values[2];
+    } cases[] = {
+        {"qwen3moe",
+         {"qwen3moe.expert_group_count", "qwen3moe.expert_group_used_count"},
+         "qwen3moe-groups",
+         {3, 2}},
+    };
+    static double want[VOCAB], plain[VOCAB];
+    static float got[VOCAB];
+    start_world();
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        struct model m;
+        char path[256], one[128], both[128];
+        double apart = 0;
+        for (size_t i = 0; get_model(i, &m) && !is(&m, cases[c].name);) i++;
+        read_golden(&m, plain);
+        snprintf(path, sizeof path, "%s", write_model(&m));
+        snprintf(one, sizeof one, "%s", in_dir("one.gguf"));
+        snprintf(both, sizeof both, "%s", in_dir("both.gguf"));
+        add_number(path, one, cases[c].keys[0], cases[c].values[0]);
+        add_number(one, both, cases[c].keys[1], cases[c].values[1]);
+        snprintf(m.name, sizeof m.name, "%s", cases[c].golden);
+        read_golden(&m, want);
+        for (int k = 0; k < VOCAB; k++) apart = fmax(apart, fabs(want[k] - plain[k]));
+        cr_expect_gt(apart, 0.1, "%s: the keys change next to nothing", m.name);
+        for (int members = 0; members <= 3; members++) {
+            evaluate(both, &m, members, NULL, "auto", 7, got);
+            compare(&m, members, "other keys", got, want);
+        }
+    }
+    sheaf_world_finalize();
+}
+
 /* Mistral Large 3: queries are scaled from a position on, which is not built here. */
 Test(arch, a_context_of_deepseek2_ends_where_queries_are_scaled) {
     struct sheaf_model_params p = sheaf_model_default_params();

@@ -77,6 +77,11 @@ static const struct change changes[] = {
      "deepseek2.expert_group_count is 4; deepseek2.expert_count, 6, must be a multiple"},
     {"deepseek2", "expert_group_count", INT, 3, 0, REFUSED,
      "deepseek2.expert_group_used_count is 0; allowed are 1..3"},
+    {"qwen3moe", "expert_group_count", INT, 4, 0, REFUSED, "6, must be a multiple"},
+    {"qwen3moe", "expert_group_count", INT, 6, 0, REFUSED, "and at least 2 for each"},
+    {"gpt-oss", "expert_group_count", INT, 3, 0, REFUSED,
+     "gpt-oss.expert_group_used_count' is missing"},
+    {"llama", "expert_group_count", INT, 1, 0, 0, NULL},
     {"deepseek2", "expert_gating_func", INT, 4, 0, REFUSED, "gating_func is 4; allowed are 1..3"},
     {"deepseek2", "expert_shared_count", INT, 0, 0, REFUSED, "expert_shared_count is 0"},
     {"deepseek2", "leading_dense_block_count", INT, 8, 0, REFUSED, "is 8; allowed are 0..7"},
@@ -171,6 +176,40 @@ Test(hparams, flags_of_windows_are_a_period) {
     cr_assert_eq(hp.swa_period, 3);
     sheaf_gguf_free(in);
     sheaf_gguf_free(out);
+}
+
+/* Every architecture with experts has groups of them where the file says so. */
+Test(hparams, groups_of_experts) {
+    static const char *const archs[] = {"llama",         "qwen3moe",  "granitemoe",
+                                        "granitehybrid", "deepseek2", "gpt-oss"};
+    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++) {
+        struct sheaf__random_model_params p = sheaf__random_model_default_params();
+        struct sheaf_gguf *in, *out = sheaf_gguf_new();
+        struct sheaf__hparams hp;
+        struct change count = {archs[i], "expert_group_count", INT, 3, 0, 0, NULL};
+        struct change used = {archs[i], "expert_group_used_count", INT, 2, 0, 0, NULL};
+        const char *path = in_dir("m.gguf");
+        p.arch = archs[i];
+        p.n_layer = 7;
+        p.n_expert = 6;
+        p.n_expert_used = 3;
+        cr_assert_eq(sheaf__random_model_write(&p, path), 0, "%s", sheaf_last_error());
+        cr_assert_eq(sheaf_gguf_open(path, &in), 0, "%s", sheaf_last_error());
+        cr_assert_eq(sheaf_gguf_copy_kv(out, in), 0);
+        set(out, &count);
+        set(out, &used);
+        cr_assert_eq(sheaf__hparams_read(out, 512, &hp), 0, "%s", sheaf_last_error());
+        cr_expect_eq(hp.n_groups, 3, "%s", archs[i]);
+        cr_expect_eq(hp.n_groups_used, 2, "%s", archs[i]);
+        used.value = 1; /* a group of 2 for 3 experts a token */
+        set(out, &used);
+        cr_expect_eq(sheaf__hparams_read(out, 512, &hp), SHEAF_STATUS_INVALID, "%s", archs[i]);
+        cr_expect(strstr(sheaf_last_error(), "expert_used_count is 3, but the groups that "
+                                             "expert_group_used_count allows have 2"),
+                  "%s", sheaf_last_error());
+        sheaf_gguf_free(in);
+        sheaf_gguf_free(out);
+    }
 }
 
 Test(hparams, the_range_of_yarn_is_that_of_the_file) {

@@ -220,6 +220,27 @@ static enum sheaf_status read_heads(const struct sheaf_gguf *gguf, struct sheaf_
     return status;
 }
 
+/* Of every architecture, as llama.cpp reads them. */
+static enum sheaf_status read_groups(const struct sheaf_gguf *gguf, struct sheaf__hparams *hp) {
+    const char *arch = hp->arch->name;
+    enum sheaf_status status =
+        sheaf__hparams_int(gguf, arch, "expert_group_count", 0, hp->n_expert, &hp->n_groups);
+    if (status || hp->n_groups <= 1) return status;
+    if (hp->n_expert % hp->n_groups || hp->n_expert / hp->n_groups < 2)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "%s: %s.expert_group_count is %" PRId64 "; %s.expert_count, %" PRId64
+                               ", must be a multiple of it, and at least 2 for each",
+                               sheaf_gguf_path(gguf), arch, hp->n_groups, arch, hp->n_expert);
+    status = sheaf__hparams_int(gguf, arch, "expert_group_used_count", 1, hp->n_groups,
+                                &hp->n_groups_used);
+    const int64_t possible = hp->n_groups_used * (hp->n_expert / hp->n_groups);
+    if (status || hp->n_expert_used <= possible) return status;
+    return sheaf_set_error(SHEAF_STATUS_INVALID,
+                           "%s: %s.expert_used_count is %" PRId64
+                           ", but the groups that expert_group_used_count allows have %" PRId64,
+                           sheaf_gguf_path(gguf), arch, hp->n_expert_used, possible);
+}
+
 static enum sheaf_status read_experts(const struct sheaf_gguf *gguf, struct sheaf__hparams *hp) {
     const char *arch = hp->arch->name;
     if (!hp->arch->mixture) return SHEAF_STATUS_SUCCESS;
@@ -232,7 +253,7 @@ static enum sheaf_status read_experts(const struct sheaf_gguf *gguf, struct shea
     if (!status)
         status = sheaf__hparams_int(gguf, arch, "expert_feed_forward_length", 1, MAX_WIDTH,
                                     &hp->n_ff_expert);
-    return status;
+    return status ? status : read_groups(gguf, hp);
 }
 
 enum sheaf_status sheaf__hparams_gating(const struct sheaf_gguf *gguf, struct sheaf__hparams *hp) {
@@ -247,17 +268,7 @@ enum sheaf_status sheaf__hparams_gating(const struct sheaf_gguf *gguf, struct sh
         status =
             sheaf__hparams_float(gguf, arch, "expert_weights_scale", 0, 1e6, &hp->expert_scale);
     if (hp->expert_scale <= 0) hp->expert_scale = 1; /* 0 means none */
-    if (!status)
-        status =
-            sheaf__hparams_int(gguf, arch, "expert_group_count", 0, hp->n_expert, &hp->n_groups);
-    if (status || hp->n_groups <= 1) return status;
-    if (hp->n_expert % hp->n_groups || hp->n_expert / hp->n_groups < 2)
-        return sheaf_set_error(SHEAF_STATUS_INVALID,
-                               "%s: %s.expert_group_count is %" PRId64 "; %s.expert_count, %" PRId64
-                               ", must be a multiple of it, and at least 2 for each",
-                               sheaf_gguf_path(gguf), arch, hp->n_groups, arch, hp->n_expert);
-    return sheaf__hparams_int(gguf, arch, "expert_group_used_count", 1, hp->n_groups,
-                              &hp->n_groups_used);
+    return status;
 }
 
 enum sheaf_status sheaf__hparams_state(const struct sheaf_gguf *gguf, struct sheaf__hparams *hp) {
