@@ -221,7 +221,8 @@ Test(arch, logits_of_gemma3_are_capped) {
     sheaf_world_finalize();
 }
 
-/* Keys that random models lack: groups of experts. */
+/* Keys that random models lack: groups of experts, and of layers with a window another base, while
+ * the positions of the others are scaled. */
 Test(arch, logits_with_other_keys) {
     static const struct {
         const char *name, *keys[2], *golden;
@@ -231,6 +232,7 @@ Test(arch, logits_with_other_keys) {
          {"qwen3moe.expert_group_count", "qwen3moe.expert_group_used_count"},
          "qwen3moe-groups",
          {3, 2}},
+        {"olmo2", {"olmo2.rope.freq_base_swa", "olmo2.rope.scaling.factor"}, "olmo2-swa", {500, 4}},
     };
     static double want[VOCAB], plain[VOCAB];
     static float got[VOCAB];
