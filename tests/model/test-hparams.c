@@ -50,6 +50,12 @@ static const struct change changes[] = {
     {"llama", "rope.scaling.type", TEXT, 0, "su", UNKNOWN, "llama.rope.scaling.type 'su'"},
     {"llama", "rope.scaling.factor", FLOAT, -1, 0, REFUSED, "rope.scaling.factor is -1"},
     {"llama", "rope.scaling.attn_factor", FLOAT, 0, 0, REFUSED, "rope.scaling.attn_factor is 0"},
+    {"deepseek2", "rope.scaling.factor", FLOAT, 0.5, 0, REFUSED,
+     "deepseek2.rope.scaling.factor is 0.5; with yarn allowed are 1 and more, and 0 for none"},
+    {"gpt-oss", "rope.scaling.factor", FLOAT, 0.99, 0, REFUSED, "with yarn allowed are 1 and more"},
+    {"gpt-oss", "rope.scaling.factor", FLOAT, 1, 0, 0, NULL},
+    {"gpt-oss", "rope.scaling.factor", FLOAT, 0, 0, 0, NULL},
+    {"llama", "rope.scaling.factor", FLOAT, 0.5, 0, 0, NULL}, /* linear */
     {"deepseek2", "rope.scaling.yarn_beta_fast", FLOAT, 0, 0, REFUSED,
      "deepseek2.rope.scaling.yarn_beta_fast is 0; allowed are 0.001..1e+06"},
     {"deepseek2", "rope.scaling.yarn_beta_slow", FLOAT, -1, 0, REFUSED, "yarn_beta_slow is -1"},

@@ -121,6 +121,11 @@ static enum sheaf_status read_rope_scaling(const struct sheaf_gguf *gguf,
     if (!status)
         status = sheaf__hparams_float(gguf, arch, "rope.scaling.yarn_beta_slow", 1e-3, 1e6,
                                       &hp->beta_slow);
+    if (!status && hp->ext_factor > 0 && factor > 0 && factor < 1)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "%s: %s.rope.scaling.factor is %g; with yarn allowed are 1 and "
+                               "more, and 0 for none",
+                               sheaf_gguf_path(gguf), arch, (double)factor);
     if (!status && factor > 0) hp->freq_scale = 1.0f / factor; /* 0 means none in old files */
     return status;
 }

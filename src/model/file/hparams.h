@@ -94,7 +94,7 @@ enum sheaf_status sheaf__hparams_float(const struct sheaf_gguf *gguf, const char
                                        const char *suffix, double min, double max, float *out);
 enum sheaf_status sheaf__hparams_bool(const struct sheaf_gguf *gguf, const char *arch,
                                       const char *suffix, bool *out);
-/* What a file says of the choice of experts: gating, expert_norm, expert_scale, groups. */
+/* What a file says of the weights of experts: gating, expert_norm, expert_scale. */
 enum sheaf_status sheaf__hparams_gating(const struct sheaf_gguf *gguf, struct sheaf__hparams *hp);
 /* The keys of layers with a state. */
 enum sheaf_status sheaf__hparams_state(const struct sheaf_gguf *gguf, struct sheaf__hparams *hp);
