@@ -151,13 +151,22 @@ Test(turns, stop_texts_end_an_answer) {
         generate(model, "tt", &p, &cut);
         cr_expect_eq(cut.len, found, "'%s' in '%s': '%s'", stop, whole.text, cut.text);
         cr_expect_eq(strncmp(cut.text, whole.text, found), 0, "%s", cut.text);
-        if (cut.n_ids < whole.n_ids)
-            cr_expect_eq(cut.result.stop, SHEAF_MODEL_STOP_TEXT, "%s",
-                         sheaf_model_stop_name(cut.result.stop));
+        cr_expect_eq(cut.result.stop, SHEAF_MODEL_STOP_TEXT, "%s",
+                     sheaf_model_stop_name(cut.result.stop));
     }
+    /* one that the last token that may come completes */
+    const char *end = whole.text + whole.len - 1;
+    while (strstr(whole.text, end) < end) end--;
+    p.stop = &end;
+    p.n_stop = 1;
+    sheaf_model_cache_clear(model);
+    generate(model, "tt", &p, &cut);
+    cr_expect_eq(cut.n_ids, whole.n_ids);
+    cr_expect_eq(cut.len, (size_t)(end - whole.text), "'%s'", cut.text);
+    cr_expect_eq(cut.result.stop, SHEAF_MODEL_STOP_TEXT, "%s",
+                 sheaf_model_stop_name(cut.result.stop));
     const char *empty[] = {""};
     p.stop = empty;
-    p.n_stop = 1;
     cr_expect_eq(sheaf_model_generate(model, "tt", &p, NULL, NULL, NULL), SHEAF_STATUS_INVALID);
     sheaf_model_free(model);
     sheaf_world_finalize();

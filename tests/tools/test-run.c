@@ -529,6 +529,10 @@ Test(run, nothing_is_explained) {
              SHEAF_BUILD_DIR);
     cr_assert_eq(run_command(cmd, 60, out, OUT), 0, "%s", out);
     cr_expect(strstr(out, "\"text\": \" of the \", \"stop\": \"stop text\""), "%s", out);
+    cr_assert_eq(sheaf_run(2, "SHEAF_CPU_THREADS=1",
+                           "-m " F32 " -p 'In the beginning' --temp 0 -n 3 --json --stop world"),
+                 0, "%s", out);
+    cr_expect(strstr(out, "\"text\": \" of the \", \"stop\": \"stop text\""), "%s", out);
     cr_assert_eq(sheaf_run(0, NULL, "-m " F32 " -p x -n 2 -s -1 -c 0"), 0, "%s", out);
     cr_expect(strstr(out, "sampling    --seed "), "%s", out);
     cr_expect(strstr(out, "loading     ") && strstr(out, "first token "), "%s", out);

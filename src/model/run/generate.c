@@ -276,6 +276,17 @@ static enum sheaf_status evaluate_prompt(struct generation *g) {
     return status;
 }
 
+/* No token follows, for this reason; but the last one may have completed a stop text, which rank 0
+ * alone knows. */
+static enum sheaf_status end_for(struct generation *g, enum sheaf_model_stop reason) {
+    int32_t stop = (int32_t)(is_root() && g->texts.found ? SHEAF_MODEL_STOP_TEXT : reason);
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    if (sheaf_world_size() > 1)
+        status = sheaf_world_broadcast(&stop, sizeof stop, 0, "why the answer ends");
+    g->result.stop = (enum sheaf_model_stop)stop;
+    return status;
+}
+
 static enum sheaf_status generate(struct generation *g) {
     const size_t wanted = g->p.n_predict < 0 ? SIZE_MAX : (size_t)g->p.n_predict;
     struct sheaf_model_result *r = &g->result;
@@ -286,9 +297,9 @@ static enum sheaf_status generate(struct generation *g) {
         if (!status && c.stop) r->stop = (enum sheaf_model_stop)c.stop;
         if (status || c.stop) break;
         accept(g, c.id);
-        if (r->n_ids == wanted) break;
-        if (sheaf_model_cache_room(g->model) == 0) {
-            r->stop = SHEAF_MODEL_STOP_CONTEXT;
+        const bool last = r->n_ids == wanted;
+        if (last || sheaf_model_cache_room(g->model) == 0) {
+            status = end_for(g, last ? SHEAF_MODEL_STOP_LENGTH : SHEAF_MODEL_STOP_CONTEXT);
             break;
         }
         status = evaluate(g, c.id);
