@@ -63,8 +63,15 @@ static const char *get_name(sheaf_backend_t backend) {
     return sheaf_backend_dev_name(((struct meta_backend *)backend->context)->base.device);
 }
 
+static void unlink_backend(struct meta_backend *b) {
+    struct meta_backend **at = &b->dev->backends;
+    while (*at != b) at = &(*at)->next;
+    *at = b->next;
+}
+
 static void free_backend(sheaf_backend_t backend) {
     struct meta_backend *b = backend->context;
+    unlink_backend(b);
     pthread_mutex_lock(&b->lock);
     atomic_store(&b->quit, true);
     pthread_cond_broadcast(&b->start);
@@ -151,6 +158,8 @@ enum sheaf_status sheaf__meta_backend_new(struct meta_device *dev, sheaf_backend
             "meta backend");
     b->base = (struct sheaf_backend){.iface = &backend_iface, .device = &dev->base, .context = b};
     b->dev = dev;
+    b->next = dev->backends;
+    dev->backends = b;
     b->generation = 1;
     pthread_mutex_init(&b->lock, NULL);
     pthread_cond_init(&b->start, NULL);

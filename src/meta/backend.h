@@ -42,11 +42,13 @@ struct meta_member { /* a local one */
 struct meta_backend {
     struct sheaf_backend base;
     struct meta_device *dev;
+    struct meta_backend *next;      /* of the device's */
     struct meta_member *members;    /* [n_local] */
     struct sheaf__devcomm *devcomm; /* NULL: collectives go through host memory */
     char transport[192];
     struct meta_program *programs[META_MAX_PROGRAMS];
     int n_programs;
+    bool has_gone; /* the weights of a program that is not empty were freed */
     struct meta_carry **carries;
     size_t n_carries, cap_carries;
     uint64_t generation, clock;
@@ -114,11 +116,14 @@ enum sheaf_status sheaf__meta_set_tensors(sheaf_backend_t backend,
 enum sheaf_status sheaf__meta_synchronize(sheaf_backend_t backend);
 
 /* ---- key.c ---- */
-/* A hash of the graph's structure and of which weights it reads; inputs count by their shape alone,
- * earlier results also by their state, views that move not by their offsets. The same graph has
- * other keys in other processes. */
+/* A hash of which weights and caches the graph reads, and of the states of earlier results. Fails if
+ * a leaf is not where it must be. */
+enum sheaf_status sheaf__meta_leaves_key(const struct meta_backend *b, const struct sheaf_cgraph *g,
+                                         uint64_t *key);
+/* A hash of that and of the graph's structure; views that move do not count by their offsets. The
+ * same graph has other keys in other processes. */
 enum sheaf_status sheaf__meta_graph_key(struct meta_backend *b, const struct sheaf_cgraph *g,
-                                        uint64_t *key);
+                                        uint64_t leaves, uint64_t *key);
 
 /* ---- carry.c ---- */
 /* Copies the slices of a node's value out of the compute buffers, which the next program uses.

@@ -9,6 +9,7 @@
 
 static void free_buffer(sheaf_backend_buffer_t buffer) {
     struct meta_buffer *mb = buffer->context;
+    sheaf__meta_weights_go(mb->dev, buffer);
     for (size_t i = 0; i < mb->n_sets; i++) sheaf__meta_free_set(mb->sets[i], mb->dev->n_local);
     for (int i = 0; mb->bulk && i < mb->dev->n_local; i++) sheaf_backend_buffer_free(mb->bulk[i]);
     mb->dev->static_bytes -= mb->static_bytes;

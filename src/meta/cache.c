@@ -143,6 +143,34 @@ static enum sheaf_status plan_program(struct meta_backend *b, const struct sheaf
     return st;
 }
 
+void sheaf__meta_weights_go(const struct meta_device *dev, sheaf_backend_buffer_t buffer) {
+    for (struct meta_backend *b = dev->backends; b; b = b->next) {
+        for (int i = 0; i < b->n_programs; i++) {
+            struct meta_program *p = b->programs[i];
+            for (size_t k = 0; k < p->n_buffers && !p->weights_gone; k++)
+                p->weights_gone = p->buffers[k] == buffer;
+            b->has_gone = b->has_gone || p->weights_gone;
+        }
+    }
+}
+
+/* Empties programs whose weights are gone, now that results of the last one need not be readable any
+ * longer; one whose results are kept stays until they are not. Empty programs remain in the list and
+ * count as before, so that make_room takes the same ones on every rank, whenever each of the ranks
+ * has freed the weights. */
+static void let_go(struct meta_backend *b) {
+    if (!b->has_gone) return;
+    b->has_gone = false;
+    for (int i = 0; i < b->n_programs; i++) {
+        struct meta_program *p = b->programs[i];
+        if (!p->weights_gone || !p->plan) continue;
+        if (p->n_carried)
+            b->has_gone = true;
+        else
+            sheaf__meta_program_empty(p, b->dev->n_local);
+    }
+}
+
 /* Makes room for a program of n_nodes. One whose results are kept stays. */
 static enum sheaf_status make_room(struct meta_backend *b, int n_nodes) {
     for (;;) {
@@ -168,32 +196,30 @@ static enum sheaf_status make_room(struct meta_backend *b, int n_nodes) {
     }
 }
 
-/* Where inputs lie is checked for each graph: with the key, or here. */
-static bool leaves_are_there(const struct meta_backend *b, const struct sheaf_cgraph *graph) {
-    for (int i = 0; i < graph->n_leafs; i++)
-        if (!sheaf__meta_leaf(b->dev, graph->leafs[i])) return false;
-    return true;
+/* A program for a graph with these leaves: of the same graph by uid, or of one that is alike. */
+static struct meta_program *find(const struct meta_backend *b, const struct sheaf_cgraph *graph,
+                                 uint64_t leaves, const uint64_t *key) {
+    for (int i = 0; i < b->n_programs; i++) {
+        struct meta_program *p = b->programs[i];
+        const bool same = key ? p->key == *key && p->n_nodes == graph->n_nodes
+                              : p->uid == graph->uid && p->leaves == leaves;
+        if (same && !p->weights_gone && sheaf__meta_can_move(p, graph)) return p;
+    }
+    return NULL;
 }
 
 enum sheaf_status sheaf__meta_find_program(struct meta_backend *b, const struct sheaf_cgraph *graph,
                                            struct meta_program **out) {
-    for (int i = 0; i < b->n_programs; i++) {
-        if (b->programs[i]->uid == graph->uid && sheaf__meta_can_move(b->programs[i], graph) &&
-            leaves_are_there(b, graph)) {
-            *out = b->programs[i];
-            return SHEAF_STATUS_SUCCESS;
-        }
+    uint64_t leaves = 0, key = 0;
+    let_go(b);
+    enum sheaf_status st = sheaf__meta_leaves_key(b, graph, &leaves);
+    struct meta_program *p = st ? NULL : find(b, graph, leaves, NULL);
+    if (!st && !p) st = sheaf__meta_graph_key(b, graph, leaves, &key);
+    if (!st && !p) p = find(b, graph, leaves, &key);
+    if (p) {
+        *out = p;
+        return SHEAF_STATUS_SUCCESS;
     }
-    uint64_t key = 0;
-    enum sheaf_status st = sheaf__meta_graph_key(b, graph, &key);
-    for (int i = 0; i < b->n_programs && !st; i++) {
-        if (b->programs[i]->key == key && b->programs[i]->n_nodes == graph->n_nodes &&
-            sheaf__meta_can_move(b->programs[i], graph)) {
-            *out = b->programs[i];
-            return SHEAF_STATUS_SUCCESS;
-        }
-    }
-    struct meta_program *p = NULL;
     sheaf_world_enter(SHEAF_PHASE_PLAN,
                       graph->n_nodes ? graph->nodes[graph->n_nodes - 1]->name : "");
     st = plan_program(b, graph, st, &p);
@@ -208,6 +234,7 @@ enum sheaf_status sheaf__meta_find_program(struct meta_backend *b, const struct 
         return st;
     }
     p->key = key;
+    p->leaves = leaves;
     b->programs[b->n_programs++] = p;
     b->n_plans++;
     *out = p;

@@ -293,7 +293,9 @@ struct sheaf_comm *sheaf_backend_meta_dev_comm(sheaf_backend_dev_t dev) {
 
 static const struct meta_tensor *record_of(const struct sheaf_tensor *tensor) {
     const sheaf_backend_buffer_t buffer = sheaf__memory_owner(tensor)->buffer;
-    return buffer && sheaf__meta_is_buffer(buffer) ? tensor->extra : NULL;
+    const struct meta_tensor *record =
+        buffer && sheaf__meta_is_buffer(buffer) ? tensor->extra : NULL;
+    return record && record->state ? record : NULL;
 }
 
 const struct sheaf_split_state *sheaf_backend_meta_get_state(const struct sheaf_tensor *tensor) {

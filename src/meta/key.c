@@ -47,8 +47,22 @@ static uint64_t mix_params(uint64_t h, const struct sheaf_tensor *t) {
     return h;
 }
 
+enum sheaf_status sheaf__meta_leaves_key(const struct meta_backend *b, const struct sheaf_cgraph *g,
+                                         uint64_t *key) {
+    uint64_t h = sheaf__mix(0, (uint64_t)g->n_leafs);
+    for (int i = 0; i < g->n_leafs; i++) {
+        const struct sheaf_tensor *t = g->leafs[i];
+        const struct meta_tensor *record = sheaf__meta_leaf(b->dev, t);
+        if (!record) return SHEAF_STATUS_INVALID;
+        h = sheaf__mix(h, sheaf__meta_leaf_is_input(t) ? 0 : record->serial);
+        if (record->carried) h = mix_state(h, record->state);
+    }
+    *key = h;
+    return SHEAF_STATUS_SUCCESS;
+}
+
 enum sheaf_status sheaf__meta_graph_key(struct meta_backend *b, const struct sheaf_cgraph *g,
-                                        uint64_t *key) {
+                                        uint64_t leaves, uint64_t *key) {
     size_t want = 64;
     while (want < 2 * ((size_t)g->n_nodes + (size_t)g->n_leafs)) want *= 2;
     if (want > b->n_map) {
@@ -58,14 +72,11 @@ enum sheaf_status sheaf__meta_graph_key(struct meta_backend *b, const struct she
         b->n_map = want;
     }
     memset(b->map, 0, b->n_map * sizeof *b->map);
-    uint64_t h = sheaf__mix(0, (uint64_t)g->n_nodes), number = 0;
+    uint64_t h = sheaf__mix(leaves, (uint64_t)g->n_nodes), number = 0;
     for (int i = 0; i < g->n_leafs; i++) {
         const struct sheaf_tensor *t = g->leafs[i];
-        const struct meta_tensor *record = sheaf__meta_leaf(b->dev, t);
-        if (!record) return SHEAF_STATUS_INVALID;
         *find_slot(b, t) = (struct meta_slot){t, ++number};
-        h = mix_shape(sheaf__mix(h, sheaf__meta_leaf_is_input(t) ? 0 : record->serial), t);
-        if (record->carried) h = mix_state(h, record->state);
+        h = mix_shape(h, t);
     }
     for (int i = 0; i < g->n_nodes; i++) {
         const struct sheaf_tensor *t = g->nodes[i];

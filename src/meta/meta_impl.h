@@ -58,11 +58,12 @@ struct meta_device {
     size_t static_bytes; /* of this rank, over all buffers */
     size_t input_bytes;  /* the same, of inputs in compute buffers */
     uint64_t n_records;  /* meta tensors made so far; numbers them alike on all ranks */
+    struct meta_backend *backends; /* a list by `next` */
 };
 
 /* How a tensor lies: tensor->extra of every tensor in a meta buffer that has slices. */
 struct meta_tensor {
-    const struct sheaf_split_state *state;
+    const struct sheaf_split_state *state; /* NULL: of a result whose program has let it go */
     struct sheaf_tensor **slices; /* [n_local] */
     uint64_t serial; /* of weights and caches: never used twice, the same on every rank */
     bool carried;    /* a result that the backend keeps for later graphs */
@@ -161,7 +162,8 @@ struct meta_view {
 };
 
 struct meta_program {
-    uint64_t key; /* of the graph's structure and leaves, local to this process */
+    uint64_t key;    /* of the graph's structure and leaves, local to this process */
+    uint64_t leaves; /* of the leaves alone */
     uint64_t uid; /* of the graph computed last */
     uint64_t last_use;
     uint64_t generation; /* of the compute buffers when it was allocated */
@@ -180,12 +182,17 @@ struct meta_program {
     struct meta_view *views;     /* [n_views] in the order of steps */
     int n_views;
     bool views_unsure; /* a move has failed: parts may lie anywhere */
+    sheaf_backend_buffer_t *buffers; /* [n_buffers] of the weights and caches, some several times */
+    size_t n_buffers, cap_buffers;
+    bool weights_gone; /* one of the buffers was freed: no graph finds the program again */
 };
 
 /* whole: see sheaf__split_plan_new_with. */
 enum sheaf_status sheaf__meta_program_new(struct meta_device *dev, const struct sheaf_cgraph *graph,
                                           const uint8_t *whole, struct meta_program **out);
 void sheaf__meta_program_free(struct meta_program *program, int n_local);
+/* Frees all that it points to except the records of its nodes, whose results are unknown then. */
+void sheaf__meta_program_empty(struct meta_program *program, int n_local);
 /* Spans of a part are no longer what they were when they ran last (tensor/graph.h, version). */
 void sheaf__meta_renew_spans(struct meta_part *part);
 /* Points the input descriptors, and the views of them, at the leaves' present memory. */
@@ -204,5 +211,8 @@ enum sheaf_status sheaf__meta_move(const struct meta_device *dev, struct meta_pr
                                    const struct sheaf_cgraph *graph, bool *moved);
 
 enum sheaf_status sheaf__meta_backend_new(struct meta_device *dev, sheaf_backend_t *out);
+/* ---- cache.c ---- */
+/* The buffer goes, and with it the weights and caches that programs name. */
+void sheaf__meta_weights_go(const struct meta_device *dev, sheaf_backend_buffer_t buffer);
 
 #endif

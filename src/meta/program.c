@@ -7,6 +7,7 @@
 
 #include "backend/optional.h"
 #include "backend/registry.h"
+#include "base/array.h"
 #include "meta/builder.h"
 #include "meta/overlap.h"
 #include "sheaf/backend-impl.h"
@@ -16,6 +17,15 @@
 static const struct sheaf_split_state *leaf_state(const struct sheaf_tensor *leaf, void *user) {
     const struct meta_tensor *record = sheaf__meta_leaf(user, leaf);
     return record ? record->state : NULL;
+}
+
+/* Neighbours mostly lie in the same buffer. */
+static enum sheaf_status note_buffer(struct meta_program *p, sheaf_backend_buffer_t buffer) {
+    if (p->n_buffers && p->buffers[p->n_buffers - 1] == buffer) return SHEAF_STATUS_SUCCESS;
+    if (!sheaf__grow(&p->buffers, &p->cap_buffers, p->n_buffers + 1, sizeof buffer))
+        return sheaf__meta_no_memory();
+    p->buffers[p->n_buffers++] = buffer;
+    return SHEAF_STATUS_SUCCESS;
 }
 
 /* The leaf values of the plan: the slices of weights and caches themselves; own descriptors for
@@ -31,6 +41,8 @@ static enum sheaf_status bind_leaves(struct meta_device *dev, struct meta_progra
             for (int i = 0; i < graph->n_leafs; i++) {
                 if (graph->leafs[i] == leaf) p->input_leaf[p->n_inputs] = i;
             }
+        } else if (note_buffer(p, leaf->buffer)) {
+            return SHEAF_STATUS_ALLOC_FAILED;
         }
         for (int m = 0; m < dev->n_local; m++) {
             struct sheaf_tensor *slice = record->slices[m];
@@ -275,16 +287,27 @@ out:
     return st;
 }
 
-void sheaf__meta_program_free(struct meta_program *p, int n_local) {
-    if (!p) return;
+void sheaf__meta_program_empty(struct meta_program *p, int n_local) {
     for (int m = 0; p->parts && m < n_local; m++) sheaf__meta_part_free(&p->parts[m]);
     sheaf__split_plan_free(p->plan);
     free(p->parts);
     free(p->refused);
     free(p->views);
-    free(p->node_record);
     free(p->slices);
     free(p->input_leaf);
     free(p->input);
+    free((void *)p->buffers);
+    for (int i = 0; p->node_record && i < p->n_nodes; i++)
+        p->node_record[i] = (struct meta_tensor){.state = NULL};
+    *p = (struct meta_program){.last_use = p->last_use,
+                               .n_nodes = p->n_nodes,
+                               .node_record = p->node_record,
+                               .weights_gone = p->weights_gone};
+}
+
+void sheaf__meta_program_free(struct meta_program *p, int n_local) {
+    if (!p) return;
+    sheaf__meta_program_empty(p, n_local);
+    free(p->node_record);
     free(p);
 }

@@ -64,12 +64,13 @@ static enum sheaf_status resolve(const struct sheaf_tensor *t, const char *what,
                                  struct target *out) {
     const struct sheaf_tensor *owner = t;
     if (t->view_src && (!t->extra || t->view_src->op == SHEAF_OP_NONE)) owner = t->view_src;
-    if (!owner->extra) {
+    const struct meta_tensor *record = owner->extra;
+    if (!record || !record->state) {
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "%s '%s': it has no value yet; compute a graph that holds it first",
                                what, t->name);
     }
-    *out = (struct target){owner->extra, owner->type, owner->ne, owner == t ? 0 : t->view_offs};
+    *out = (struct target){record, owner->type, owner->ne, owner == t ? 0 : t->view_offs};
     return SHEAF_STATUS_SUCCESS;
 }
 

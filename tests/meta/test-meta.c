@@ -744,3 +744,222 @@ Test(meta, other_backends_are_refused) {
     cr_expect_null(sheaf_backend_meta_dev_comm(cpu));
     sheaf_backend_free(backend);
 }
+
+/* ---- weights that come and go ---- */
+
+struct weights {
+    struct sheaf_context *ctx;
+    sheaf_backend_buffer_t buffer;
+    struct sheaf_tensor *w;
+};
+
+static enum sheaf_status cut_or_not(const struct sheaf_tensor *t, const void *user,
+                                    struct sheaf_split_state **out) {
+    (void)t;
+    *out = *(const bool *)user ? sheaf_split_state_cut(SHEAF_SPLIT_AXIS_0, 2, (int64_t[]){3, 7}, 1)
+                               : sheaf_split_state_mirrored(2);
+    return *out ? SHEAF_STATUS_SUCCESS : SHEAF_STATUS_ALLOC_FAILED;
+}
+
+/* Ten elements, 1 to 10 times the value, in a buffer of their own. */
+static void place_weights(struct weights *w, sheaf_backend_t backend, float value) {
+    float values[10];
+    if (!w->ctx) {
+        w->ctx = sheaf_init((struct sheaf_init_params){.mem_size = 1 << 12, .no_alloc = true});
+        w->w = sheaf_new_tensor_1d(w->ctx, SHEAF_TYPE_F32, 10);
+    }
+    w->w->data = w->w->extra = NULL;
+    w->w->buffer = NULL;
+    cr_assert_eq(sheaf_backend_alloc_ctx_tensors(w->ctx, backend, &w->buffer), SHEAF_STATUS_SUCCESS,
+                 "%s", sheaf_last_error());
+    for (int i = 0; i < 10; i++) values[i] = value * (float)(i + 1);
+    cr_assert_eq(sheaf_backend_tensor_set(w->w, values, 0, sizeof values), SHEAF_STATUS_SUCCESS);
+}
+
+struct doubled { /* y = 2 w */
+    struct sheaf_context *ctx;
+    struct sheaf_cgraph *graph;
+    struct sheaf_tensor *y;
+};
+
+static void double_weights(struct doubled *d, const struct weights *w) {
+    d->ctx = sheaf_init((struct sheaf_init_params){.mem_size = 1 << 14, .no_alloc = true});
+    d->y = sheaf_scale(d->ctx, w->w, 2.0f);
+    sheaf_set_output(d->y);
+    d->graph = sheaf_new_graph_custom(d->ctx, 8);
+    cr_assert_eq(sheaf_build_forward_expand(d->graph, d->y), SHEAF_STATUS_SUCCESS);
+}
+
+static void expect_multiples(const struct sheaf_tensor *y, float want) {
+    float got[10];
+    cr_assert_eq(sheaf_backend_tensor_get(y, got, 0, sizeof got), SHEAF_STATUS_SUCCESS, "%s",
+                 sheaf_last_error());
+    for (int i = 0; i < 10; i++)
+        cr_expect_eq(got[i], want * (float)(i + 1), "%d: %g", i, (double)got[i]);
+}
+
+static void compute_doubled(struct doubled *d, sheaf_backend_t backend, sheaf_gallocr_t galloc,
+                            float want) {
+    cr_assert_eq(sheaf_gallocr_alloc_graph(galloc, d->graph), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_graph_compute(backend, d->graph), SHEAF_STATUS_SUCCESS, "%s",
+                 sheaf_last_error());
+    expect_multiples(d->y, want);
+}
+
+struct two { /* members, and whether weights are cut */
+    bool cut;
+    sheaf_backend_dev_t meta;
+    sheaf_backend_t backend;
+    sheaf_gallocr_t galloc;
+};
+
+static void two_up(struct two *t) {
+    *t = (struct two){.cut = true};
+    cr_assert_eq(sheaf_backend_meta_device(cpu_members(2), 2, cut_or_not, &t->cut, NULL, &t->meta),
+                 SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_dev_init(t->meta, NULL, &t->backend), SHEAF_STATUS_SUCCESS);
+    t->galloc = sheaf_gallocr_new(sheaf_backend_get_default_buffer_type(t->backend));
+}
+
+static void two_down(struct two *t) {
+    sheaf_gallocr_free(t->galloc);
+    sheaf_backend_free(t->backend);
+    sheaf_backend_meta_device_free(t->meta);
+}
+
+/* The same graph of the same tensors, which lie elsewhere now, and in another state. */
+Test(meta, a_graph_whose_weights_have_moved) {
+    struct two t;
+    struct weights w = {0};
+    struct doubled d;
+    sheaf_backend_buffer_t before[3];
+    two_up(&t);
+    for (int i = 0; i < 3; i++) {
+        t.cut = i != 1;
+        place_weights(&w, t.backend, (float)(i + 1));
+        before[i] = w.buffer;
+        if (!i) double_weights(&d, &w);
+        for (int k = 0; k < 2; k++) compute_doubled(&d, t.backend, t.galloc, 2.0f * (float)(i + 1));
+    }
+    struct sheaf_backend_meta_stats stats = {.size = sizeof stats};
+    sheaf_backend_meta_get_stats(t.backend, &stats);
+    cr_expect_eq(stats.n_plans, 3);
+    for (int i = 0; i < 3; i++) sheaf_backend_buffer_free(before[i]);
+    sheaf_free(d.ctx);
+    sheaf_free(w.ctx);
+    two_down(&t);
+}
+
+static int n_filled(sheaf_backend_t backend) {
+    const struct meta_backend *b = sheaf__meta_backend_of(backend);
+    int n = 0;
+    for (int i = 0; i < b->n_programs; i++) n += b->programs[i]->plan != NULL;
+    return n;
+}
+
+/* Their results are there until something else is computed. */
+Test(meta, programs_of_freed_weights_go) {
+    struct two t;
+    two_up(&t);
+    struct weights stays = {0};
+    struct doubled d, old = {0};
+    place_weights(&stays, t.backend, 1);
+    double_weights(&d, &stays);
+    compute_doubled(&d, t.backend, t.galloc, 2);
+    for (int i = 0; i < 5; i++) {
+        struct weights w = {0};
+        sheaf_free(old.ctx);
+        place_weights(&w, t.backend, (float)i);
+        double_weights(&old, &w);
+        compute_doubled(&old, t.backend, t.galloc, 2.0f * (float)i);
+        cr_expect_eq(n_filled(t.backend), 2, "%d", n_filled(t.backend));
+        sheaf_backend_buffer_free(w.buffer);
+        sheaf_free(w.ctx);
+        expect_multiples(old.y, 2.0f * (float)i);
+        cr_expect_not_null(sheaf_backend_meta_get_state(old.y));
+        compute_doubled(&d, t.backend, t.galloc, 2);
+        cr_expect_eq(n_filled(t.backend), 1, "%d", n_filled(t.backend));
+    }
+    float got[10];
+    cr_expect_null(sheaf_backend_meta_get_state(old.y));
+    cr_expect_null(sheaf_backend_meta_get_slice(old.y, 0));
+    cr_expect_eq(sheaf_backend_tensor_get(old.y, got, 0, sizeof got), SHEAF_STATUS_INVALID);
+    cr_expect(strstr(sheaf_last_error(), "it has no value"), "%s", sheaf_last_error());
+    struct sheaf_backend_meta_stats stats = {.size = sizeof stats};
+    sheaf_backend_meta_get_stats(t.backend, &stats);
+    cr_expect_eq(stats.n_plans, 6);
+    sheaf_free(old.ctx);
+    sheaf_backend_buffer_free(stays.buffer);
+    sheaf_free(d.ctx);
+    sheaf_free(stays.ctx);
+    two_down(&t);
+}
+
+/* z = 3 y, where y was kept by the graph before. */
+static void compute_with_kept(struct two *t, struct doubled *d, uint64_t uid, float want) {
+    struct sheaf_context *ctx =
+        sheaf_init((struct sheaf_init_params){.mem_size = 1 << 14, .no_alloc = true});
+    struct sheaf_tensor *z = sheaf_scale(ctx, d->y, 3.0f);
+    sheaf_set_output(z);
+    struct sheaf_cgraph graph = {
+        .size = 1, .n_nodes = 1, .n_leafs = 1, .nodes = &z, .leafs = &d->y, .uid = uid};
+    sheaf_gallocr_t galloc = sheaf_gallocr_new(sheaf_backend_get_default_buffer_type(t->backend));
+    cr_assert_eq(sheaf_gallocr_alloc_graph(galloc, &graph), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_graph_compute(t->backend, &graph), SHEAF_STATUS_SUCCESS, "%s",
+                 sheaf_last_error());
+    expect_multiples(z, want);
+    sheaf_gallocr_free(galloc);
+    sheaf_free(ctx);
+}
+
+/* A result that later graphs read keeps the state that its program has for it. */
+Test(meta, a_kept_result_outlives_its_weights) {
+    struct two t;
+    struct weights w = {0};
+    struct doubled d;
+    two_up(&t);
+    place_weights(&w, t.backend, 4);
+    double_weights(&d, &w);
+    d.y->flags |= SHEAF_BACKEND_TENSOR_CARRIED;
+    compute_doubled(&d, t.backend, t.galloc, 8);
+    sheaf_backend_buffer_free(w.buffer);
+    sheaf_free(w.ctx);
+    for (int i = 0; i < 2; i++) {
+        compute_with_kept(&t, &d, sheaf__graph_next_uid(), 24);
+        cr_expect_eq(n_filled(t.backend), 2, "%d", n_filled(t.backend));
+    }
+    t.backend->iface->release_tensor(t.backend, d.y);
+    struct weights other = {0};
+    struct doubled e;
+    place_weights(&other, t.backend, 1);
+    double_weights(&e, &other);
+    compute_doubled(&e, t.backend, t.galloc, 2);
+    cr_expect_eq(n_filled(t.backend), 2, "%d", n_filled(t.backend));
+    sheaf_backend_buffer_free(other.buffer);
+    sheaf_free(other.ctx);
+    sheaf_free(e.ctx);
+    sheaf_free(d.ctx);
+    two_down(&t);
+}
+
+/* The graph that reads it is the same, the state is not. */
+Test(meta, a_result_is_kept_in_another_state) {
+    struct two t;
+    struct weights w = {0};
+    struct doubled d;
+    const uint64_t uid = sheaf__graph_next_uid();
+    two_up(&t);
+    for (int i = 0; i < 3; i++) {
+        t.cut = i != 1;
+        place_weights(&w, t.backend, (float)(i + 1));
+        if (!i) double_weights(&d, &w);
+        d.y->flags |= SHEAF_BACKEND_TENSOR_CARRIED;
+        compute_doubled(&d, t.backend, t.galloc, 2.0f * (float)(i + 1));
+        compute_with_kept(&t, &d, uid, 6.0f * (float)(i + 1));
+        t.backend->iface->release_tensor(t.backend, d.y);
+        sheaf_backend_buffer_free(w.buffer);
+    }
+    sheaf_free(w.ctx);
+    sheaf_free(d.ctx);
+    two_down(&t);
+}
