@@ -563,6 +563,22 @@ Test(world_ranks, hear_of_a_transport_that_differs, .timeout = 60) {
     }
 }
 
+/* Values that differ only after more characters than a message shows of one: it shows that
+ * place. */
+Test(world_ranks, hear_of_a_transport_that_differs_at_its_end, .timeout = 60) {
+#define SIX "hosts:100000000,100000000,100000000,100000000,100000000,100000000"
+    const int rc = run_command(
+        "mpirun --allow-run-as-root --oversubscribe "
+        "-np 1 -x SHEAF_COMM_TRANSPORT=" SIX ",1 '" SHEAF_BUILD_DIR "/bin/helper-world' info : "
+        "-np 6 -x SHEAF_COMM_TRANSPORT=" SIX ",2 '" SHEAF_BUILD_DIR "/bin/helper-world' info",
+        30, out, sizeof out);
+#undef SIX
+    cr_expect(run_returns(rc, 1), "status %d\n%s", rc, out);
+    cr_expect_eq(count("error: "), 1, "%s", out);
+    cr_expect_not_null(strstr(out, "is '...100000000,100000000,1' on rank 0 ("), "%s", out);
+    cr_expect_not_null(strstr(out, " and '...100000000,100000000,2' on rank 1 ("), "%s", out);
+}
+
 Test(world_ranks, hear_of_one_rank_s_bad_setting, .timeout = 60) {
     char cmd[1024];
     snprintf(cmd, sizeof cmd,
