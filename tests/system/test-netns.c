@@ -73,6 +73,12 @@ Test(netns, the_programs_failure_is_the_runs) {
     cr_expect_neq(run_clean(NETNS "-H 2 -- /nonexistent", out, sizeof out), 0, "%s", out);
     cr_expect_neq(run_clean(NETNS "-H 2 --rate nonsense" HELPER, out, sizeof out), 0, "%s", out);
     cr_expect(strstr(out, "'nonsense'"), "%s", out);
+    /* a bucket that holds no whole packet would let none of full size pass */
+    cr_expect_eq(run_clean(NETNS "-H 2 --rate 1gbit --burst 1kb" HELPER, out, sizeof out), 1, "%s",
+                 out);
+    cr_expect(strstr(out, "--burst 1kb: at 1gbit"), "%s", out);
+    cr_expect_eq(run_clean(NETNS "-H 2 --rate 1gbit --burst 2kb" HELPER, out, sizeof out), 0, "%s",
+                 out);
 }
 
 Test(netns, bad_arguments_are_named) {
