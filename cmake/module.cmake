@@ -16,6 +16,7 @@ endfunction()
 function(sheaf_add_module name)
   add_library(sheaf-${name} MODULE ${ARGN})
   sheaf_module_options(sheaf-${name})
+  set_target_properties(sheaf-${name} PROPERTIES INSTALL_RPATH "$ORIGIN")
   add_custom_command(TARGET sheaf-${name} POST_BUILD
     COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/unhidden
     COMMAND ${CMAKE_COMMAND} -E create_symlink

@@ -99,6 +99,87 @@ Test(install, pkg_config) {
         "./consumer");
 }
 
+/* The command runs after the folder b was configured with these options and those of earlier
+ * calls, and installed. b has descriptions of its own; what is built comes from $B, and keeps its
+ * search paths: the file `paths` has those that it would get. */
+static void install_with(const char *options, const char *cmd) {
+    char line[4096];
+    snprintf(
+        line, sizeof line,
+        "cmake -G Ninja -S \"" SHEAF_SOURCE_DIR
+        "\" -B b -DSHEAF_BUILD_TESTS=OFF -DSHEAF_CUDA=OFF %s > log 2>&1 || { cat log; exit 1; }\n"
+        "find b -name cmake_install.cmake | while read -r f; do\n"
+        "    grep -A3 'file(RPATH_CHANGE' \"$f\" || :\n"
+        "    sed -i -e '/file(RPATH_CHANGE/,/)$/d' "
+        "-e \"s#$PWD/b/\\(lib\\|bin\\|man\\)/#$B/\\1/#\" \"$f\"\n"
+        "done > paths\n"
+        "cmake --install b > log 2>&1 || { cat log; exit 1; }\n%s",
+        options, cmd);
+    must(options, line);
+}
+
+#define PROJECT                                                                                    \
+    "cat > CMakeLists.txt <<'C'\n"                                                                 \
+    "cmake_minimum_required(VERSION 3.22)\n"                                                       \
+    "project(consumer LANGUAGES C)\n"                                                              \
+    "find_package(sheaf REQUIRED)\n"                                                               \
+    "add_executable(consumer consumer.c)\n"                                                        \
+    "target_compile_definitions(consumer PRIVATE EXPECTED=\"${sheaf_VERSION}\" "                   \
+    "BEST=\"${BEST}\")\n"                                                                          \
+    "target_link_libraries(consumer PRIVATE sheaf::sheaf)\n"                                       \
+    "C\n"
+
+/* Folders that the user names by their whole path, as some distributions do: outside the prefix
+ * they are where they were put, inside they move with it. */
+Test(install, folders_of_the_users_choice) {
+    install_with(
+        "-DCMAKE_INSTALL_PREFIX=$PWD/p -DCMAKE_INSTALL_LIBDIR=$PWD/far/libs "
+        "-DCMAKE_INSTALL_INCLUDEDIR=$PWD/far/headers -DCMAKE_INSTALL_BINDIR=$PWD/far/programs",
+        "grep -A3 /programs/sheaf-run paths | grep -q \"NEW_RPATH \\\"$PWD/far/libs\"\n"
+        "far/programs/sheaf-info --version\n" PROJECT
+        "cmake -G Ninja -S . -B c -DBEST=$BEST -Dsheaf_DIR=\"$PWD/far/libs/cmake/sheaf\" "
+        "-DCMAKE_C_FLAGS='" CFLAGS
+        "' > log 2>&1 && cmake --build c >> log 2>&1 || { cat log; exit 1; }\n"
+        "c/consumer\n"
+        "export PKG_CONFIG_PATH=$PWD/far/libs/pkgconfig\n"
+        "cc " CFLAGS " -DBEST=\"\\\"$BEST\\\"\" -DEXPECTED=\"\\\"$(pkg-config --modversion "
+        "sheaf-model)\\\"\" consumer.c -o consumer $(pkg-config --cflags --libs sheaf-model) "
+        "-Wl,-rpath,$(pkg-config --variable=libdir sheaf-model)\n"
+        "./consumer");
+    install_with(
+        "-DCMAKE_INSTALL_LIBDIR=$PWD/p/deep/libs -DCMAKE_INSTALL_INCLUDEDIR=$PWD/p/headers "
+        "-DCMAKE_INSTALL_BINDIR=more/our/programs",
+        "grep -A3 programs/sheaf-run paths | grep -q 'NEW_RPATH \".*ORIGIN/../../../deep/libs'\n"
+        "mv p q\n"
+        "test -x q/more/our/programs/sheaf-run\n" PROJECT "rm -rf c\n"
+        "cmake -G Ninja -S . -B c -DBEST=$BEST -Dsheaf_DIR=\"$PWD/q/deep/libs/cmake/sheaf\" "
+        "-DCMAKE_C_FLAGS='" CFLAGS
+        "' > log 2>&1 && cmake --build c >> log 2>&1 || { cat log; exit 1; }\n"
+        "c/consumer\n"
+        "export PKG_CONFIG_PATH=$PWD/q/deep/libs/pkgconfig\n"
+        "[ \"$(realpath \"$(pkg-config --variable=libdir sheaf)\")\" = \"$PWD/q/deep/libs\" ]\n"
+        "[ \"$(realpath \"$(pkg-config --variable=includedir sheaf)\")\" = \"$PWD/q/headers\" ]");
+}
+
+/* What a build would leave out or do otherwise than asked in silence is refused, or not done. */
+Test(install, options_mean_what_they_say) {
+    must("options", "cat > configure <<'C'\n"
+                    "exec cmake -G Ninja -S \"" SHEAF_SOURCE_DIR
+                    "\" -B o -DSHEAF_BUILD_TESTS=OFF \"$@\" 2>&1\n"
+                    "C\n"
+                    "if sh configure -DBUILD_SHARED_LIBS=OFF > log; then exit 1; fi\n"
+                    "grep 'libraries are always shared' log || { cat log; exit 1; }\n"
+                    "if sh configure -UBUILD_SHARED_LIBS -DSHEAF_CUDA=OFF -DSHEAF_NCCL=no > log; "
+                    "then exit 1; fi\n"
+                    "grep \"SHEAF_NCCL is 'no'\" log || { cat log; exit 1; }\n"
+                    "there='-DSHEAF_NVCC=/bin/true -DSHEAF_CUDA_INCLUDE=/tmp -DSHEAF_CUDART=/tmp/a "
+                    "-DSHEAF_NCCL_INCLUDE=/tmp'\n"
+                    "sh configure -DSHEAF_NCCL=AUTO $there > log || { cat log; exit 1; }\n"
+                    "if grep -q libsheaf-nccl o/build.ninja; then exit 1; fi\n"
+                    "sh configure -DSHEAF_NCCL=ON > log || { cat log; exit 1; }\n"
+                    "grep -q libsheaf-nccl o/build.ninja");
+}
+
 /* The example loader and internal headers stay out; every tool that was built runs from its new
  * place. */
 Test(install, only_what_is_public) {
