@@ -93,13 +93,23 @@ build_dir() {
     if [ "$1" = release ]; then echo "$root/build"; else echo "$root/build/$1"; fi
 }
 
+# Compilers are called through ccache where that is installed: a folder that is built anew, also a clone elsewhere,
+# takes what another one compiled from the same sources. A folder keeps what it was configured with; an empty
+# CMAKE_C_COMPILER_LAUNCHER in the environment means none.
+use_ccache() {
+    command -v ccache >/dev/null || return 0
+    export CCACHE_BASEDIR=${CCACHE_BASEDIR-$root} CCACHE_NOHASHDIR=${CCACHE_NOHASHDIR-1}
+    export CMAKE_C_COMPILER_LAUNCHER=${CMAKE_C_COMPILER_LAUNCHER-ccache}
+    export CMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER-$CMAKE_C_COMPILER_LAUNCHER}
+}
+
 # configure PRESET [-DNAME=VALUE...]: quiet unless it goes wrong.
 configure() {
     local preset=$1 dir
     shift
     dir=$(build_dir "$preset")
     mkdir -p "$dir"
-    (cd "$root" && cmake --preset "$preset" "$@" >"$dir/configure.log" 2>&1) || {
+    (use_ccache && cd "$root" && cmake --preset "$preset" "$@" >"$dir/configure.log" 2>&1) || {
         cat "$dir/configure.log" >&2
         die "configuring ${dir#"$root"/} failed (above)"
     }
@@ -113,7 +123,7 @@ build() {
     dir=$(build_dir "$preset")
     say "building ${dir#"$root"/}"
     # ninja says even so that there is nothing to do: not among what a script's program writes
-    (cd "$root" && cmake --build --preset "$preset" "${targets[@]}" -- --quiet) >&2 ||
+    (use_ccache && cd "$root" && cmake --build --preset "$preset" "${targets[@]}" -- --quiet) >&2 ||
         die "the build of ${dir#"$root"/} failed (above)"
 }
 
