@@ -48,6 +48,24 @@ Test(info, memory_is_what_a_run_takes, .timeout = 120) {
     memory_is_what_a_run_takes(1536, 512); /* most of it is the mask */
 }
 
+/* The parts of a predicted time, as printed, add up to it. */
+Test(info, parts_of_a_time_are_the_whole, .timeout = 60) {
+    cr_assert_eq(info("-m " MODEL " --members 4 --link 10gbe"), 0, "%s", out);
+    for (int i = 0; i < 2; i++) {
+        double ms = 0, reading = 0, arithmetic = 0, collectives = 0, spans = 0;
+        const char *line = strstr(out, i ? "\nprompt " : "\ngeneration ");
+        cr_assert(line, "%s", out);
+        const int n = sscanf(strchr(line, ';'),
+                             "; %lf ms: reading %lf, arithmetic %lf (the longer counts), "
+                             "collectives %lf, %*d spans %lf;",
+                             &ms, &reading, &arithmetic, &collectives, &spans);
+        cr_assert_eq(n, 5, "%s", line);
+        const double sum = (reading > arithmetic ? reading : arithmetic) + collectives + spans;
+        cr_expect(ms > sum - 0.025 && ms < sum + 0.025, "%g, not %g: %s", ms, sum, line);
+        cr_expect(spans > 0, "%s", line);
+    }
+}
+
 /* Sizes of known models, and what more members give. Q4_K_M files of these models have 42.5, 243, 142
  * and 404 GB. */
 Test(info, presets, .timeout = 600) {

@@ -29,8 +29,8 @@ static void price(struct forecast_graph *g, const struct plan_costs *costs) {
     const struct plan_sum *s = &g->sum;
     g->read_s = s->read[plan_sum_largest(s->read, s->n_members)] / costs->bandwidth;
     g->flops_s = s->flops[plan_sum_largest(s->flops, s->n_members)] / costs->flops;
-    g->seconds = (g->read_s > g->flops_s ? g->read_s : g->flops_s) + s->collective_s +
-                 s->n_spans * costs->span;
+    g->spans_s = s->n_spans * costs->span;
+    g->seconds = (g->read_s > g->flops_s ? g->read_s : g->flops_s) + s->collective_s + g->spans_s;
 }
 
 /* The graph of n_tokens behind n_past. */
@@ -193,10 +193,10 @@ static void print_graph(const char *name, const struct forecast_graph *g, bool p
     printf("%-14s %" PRId64 " token%s: %" PRId64 " collectives, %.1f KiB", name, g->n_tokens,
            g->n_tokens == 1 ? "" : "s", forecast_count(g), (double)forecast_bytes(g) / 1024);
     if (priced)
-        printf("; %.2f ms: reading %.2f, arithmetic %.2f (the longer counts), collectives %.2f; "
-               "%.2f tokens/s",
+        printf("; %.2f ms: reading %.2f, arithmetic %.2f (the longer counts), collectives %.2f, "
+               "%d spans %.2f; %.2f tokens/s",
                g->seconds * 1e3, g->read_s * 1e3, g->flops_s * 1e3, g->sum.collective_s * 1e3,
-               (double)g->n_tokens / g->seconds);
+               g->sum.n_spans, g->spans_s * 1e3, (double)g->n_tokens / g->seconds);
     putchar('\n');
 }
 

@@ -14,7 +14,8 @@ struct forecast_member {
 struct forecast_graph {
     int64_t n_tokens;
     struct plan_sum sum;
-    double read_s, flops_s, seconds; /* reading or arithmetic, whichever is longer, and the rest */
+    double read_s, flops_s, spans_s; /* spans_s: to begin and end them */
+    double seconds;                  /* reading or arithmetic, whichever is longer, and the rest */
 };
 
 struct forecast {
