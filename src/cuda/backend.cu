@@ -390,6 +390,7 @@ static enum sheaf_status run_with(struct backend *b, struct replay *r, struct no
     const bool known = same_version(b, r, nodes);
     const int n = known ? r->n_records : take_records(b, nodes);
     const struct sheaf__sum sum = b->q.sum; /* submitting it clears it */
+    if (!n) return SHEAF_STATUS_SUCCESS;    /* nothing computes: the sum stays kept for what does */
     if (n < 0 || (!known && !same_records(b, r, nodes.n, n))) {
         enum sheaf_status st = prepare(b, nodes);
         if (!st) st = launch_nodes(b, nodes);

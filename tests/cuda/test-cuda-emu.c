@@ -847,6 +847,38 @@ Test(cuda_emu, sums_go_with_what_follows) {
     fclose(trace);
 }
 
+/* A graph that computes nothing, which comes again and again, takes no sum away: it is there behind the wait. */
+Test(cuda_emu, a_sum_outlives_a_graph_of_views) {
+    static const int order[] = {0, 1}, host[] = {0, 0};
+    struct rig r = rig_up("", NULL);
+    struct sheaf_tensor *blocks = sheaf_new_tensor_2d(r.ctx, SHEAF_TYPE_F32, SUM_N, 2);
+    struct sheaf_tensor *x = sheaf_new_tensor_2d(r.ctx, SHEAF_TYPE_F32, SUM_K, SUM_ROWS), *y = x;
+    for (int i = 0; i < 5; i++) y = sheaf_transpose(r.ctx, y);
+    cr_assert_eq(sheaf_build_forward_expand(r.graph, y), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_graph_n_nodes(r.graph), 5);
+    rig_alloc(&r);
+    sheaf__sum_fn *add;
+    void *p = sheaf_backend_reg_get_proc_address(r.reg, SHEAF__SUM_PROC);
+    memcpy(&add, &p, sizeof add);
+    const struct sheaf__sum sum =
+        sheaf__sum_of(2, order, host, block_at, blocks->data, x->data, SUM_N);
+    for (int i = 0; i < 4; i++) {
+        cr_assert_eq(sheaf_backend_tensor_memset(x, 0xff, 0, sheaf_nbytes(x)),
+                     SHEAF_STATUS_SUCCESS);
+        fill(blocks, (uint64_t)i);
+        cr_assert_eq(add(r.backend, &sum), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+        cr_assert_eq(sheaf_backend_graph_compute(r.backend, r.graph), SHEAF_STATUS_SUCCESS, "%s",
+                     sheaf_last_error());
+        static float b[2 * SUM_N], got[SUM_N];
+        cr_assert_eq(sheaf_backend_tensor_get(blocks, b, 0, sizeof b), SHEAF_STATUS_SUCCESS);
+        cr_assert_eq(sheaf_backend_tensor_get(x, got, 0, sizeof got), SHEAF_STATUS_SUCCESS);
+        for (int j = 0; j < SUM_N; j++)
+            cr_assert(got[j] == b[j] + b[SUM_N + j], "run %d: element %d is %g", i, j,
+                      (double)got[j]);
+    }
+    rig_down(&r);
+}
+
 /* Products of one x convert it once, as long as it stays what it was. */
 Test(cuda_emu, columns_are_rounded_once) {
     enum { K = 64, M = 8, N = 12 };
