@@ -68,14 +68,14 @@ static enum sheaf_status buffer_get(sheaf_backend_buffer_t buffer, const struct 
     return finish(d, e, "reading", t->name, size);
 }
 
-/* Pieces `size` bytes wide. The runtime wants strides of at least the width; equal ones, which read
- * or write one place again and again, go piece by piece. */
+/* Pieces `size` bytes wide. The runtime wants strides from the width to 2^31 - 1; others go piece by piece: shorter
+ * ones, which read or write one place again and again, and those of a matrix of 2 GiB, also of one piece. */
 static enum sheaf_status move_2d(sheaf_backend_buffer_t buffer, const char *name, char *to,
                                  size_t step_to, const char *from, size_t step_from, size_t size,
                                  size_t n, cudaMemcpyKind kind) {
     const struct sheaf__cuda_device *d = device_of(buffer);
     cudaError_t e = cudaSetDevice(d->ordinal);
-    if (step_to >= size && step_from >= size) {
+    if (step_to >= size && step_from >= size && step_to <= INT32_MAX && step_from <= INT32_MAX) {
         if (!e)
             e = cudaMemcpy2DAsync(to, step_to, from, step_from, size, n, kind, cudaStreamPerThread);
     } else {

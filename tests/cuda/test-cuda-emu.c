@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "attention_part.h"
@@ -256,6 +257,22 @@ Test(cuda_emu, transfers) {
         const float want = i % 8 == 0 ? 0 : i % 8 == 2 || i % 8 == 3 ? -1 : i == 31 ? 0 : (float)i;
         cr_assert_float_eq(y[i], want, 0, "%d: %g", i, (double)y[i]);
     }
+
+    /* steps that a copy of the runtime does not take: more than 2^31 - 1 bytes */
+    const size_t far = (size_t)1 << 31, all = far + 64;
+    char *wide =
+        mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    cr_assert_neq(wide, MAP_FAILED);
+    memset(wide, 1, 32);
+    memset(wide + far, 2, 32);
+    for (size_t n = 1; n <= 2; n++)
+        cr_assert_eq(sheaf_backend_tensor_set_2d(t, wide, 0, 32, n, n == 1 ? far : 64, far),
+                     SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+    cr_assert_eq(sheaf_backend_tensor_get_2d(t, wide + 32, 0, 32, 2, 64, far), SHEAF_STATUS_SUCCESS,
+                 "%s", sheaf_last_error());
+    cr_assert(!memcmp(wide, wide + 32, 32) && !memcmp(wide + far, wide + far + 32, 32));
+    cr_assert_eq(munmap(wide, all), 0);
+    cr_assert_eq(sheaf_backend_tensor_set(t, y, 0, sizeof y), SHEAF_STATUS_SUCCESS);
 
     /* to another device, at once and in the queue; to the CPU */
     sheaf_backend_t other, cpu;

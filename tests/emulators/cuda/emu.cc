@@ -682,7 +682,8 @@ cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int f
 }
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_step, const void *from, size_t from_step,
                               size_t width, size_t height, cudaMemcpyKind kind, cudaStream_t s) {
-    if (to_step < width || from_step < width) return give(cudaErrorInvalidValue);
+    if (to_step < width || from_step < width || to_step > INT32_MAX || from_step > INT32_MAX)
+        return give(cudaErrorInvalidValue); /* 2^31 - 1 is cudaDevAttrMaxPitch of every GPU */
     cudaError_t e = cudaSuccess;
     for (size_t i = 0; i < height && !e; i++)
         e = cudaMemcpyAsync((char *)to + i * to_step, (const char *)from + i * from_step, width,
