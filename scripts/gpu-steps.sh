@@ -183,7 +183,7 @@ scenario() {
 same_text() {
     local model=$root/models/kjv-f32.gguf want got
     local text_args=(-p 'the old man and the sea' -n 64 --temp 0 --ignore-eos --ids --kv-type f32)
-    want=$("$bin/sheaf-run" -m "$model" "${text_args[@]}" --single 2>/dev/null | grep '^ids: ') || exit 1
+    want=$("$bin/sheaf-run" -m "$model" "${text_args[@]}" --single | grep '^ids: ') || { echo "no tokens of the CPU"; exit 1; }
     got=$("$@" -m "$model" "${text_args[@]}" | tee "$work/text.$$" | grep '^ids: ')
     grep '^split' "$work/text.$$"
     rm -f "$work/text.$$"
@@ -198,7 +198,7 @@ same_text() {
 same_perplexity() {
     local model=$root/models/kjv-f32.gguf text=(--perplexity "$root/tests/golden/heldout.txt"
         --ppl-lines --ppl-tokens 1024 --kv-type f32) want got
-    want=$("$bin/sheaf-run" -m "$model" "${text[@]}" --single 2>/dev/null | sed -n 's/^perplexity_tokens .* perplexity //p')
+    want=$("$bin/sheaf-run" -m "$model" "${text[@]}" --single | sed -n 's/^perplexity_tokens .* perplexity //p')
     got=$("$@" -m "$model" "${text[@]}" | sed -n 's/^perplexity_tokens .* perplexity //p')
     awk -v a="$want" -v b="$got" 'BEGIN { d = b / a - 1; if (d < 0) d = -d
         printf "perplexity %s, on the CPU %s\n", b, a; exit !(a > 1 && d < 1e-4) }' </dev/null
@@ -252,7 +252,8 @@ findings() { sed -n 's/^=* *\(Error\|Warning\|Invalid\|Uninitialized\|Barrier\|P
 
 # sanitize TOOL: compute-sanitizer on ops, several processes at a time, and on models, for launches that no single op
 # makes: memcheck on every op, the others on those with barriers or shuffles. Racecheck leaves cuBLASLt out, whose
-# kernels are not ours.
+# kernels are not ours. At its limit it names what was running: nothing here may have a process group of its own, as
+# timeout makes one, or it would run on.
 sanitize() {
     local tool=$1 sanitizer blas='' name found=0
     sanitizer=$(command -v compute-sanitizer)
@@ -277,12 +278,17 @@ sanitize() {
             --head-dim 128 --vocab 512 --ctx 512 >&2 || exit 1
     fi
     export CUDA_MODULE_LOADING=LAZY # or every process instruments all kernels before the first runs
+    rm -rf "$work/running.$tool" "$work/found.$tool"
+    mkdir "$work/running.$tool" || exit 1
+    trap 'echo "not done: $(ls "$work/running.$tool" | xargs); findings: $(cat "$work/found.$tool" | xargs)"; exit 143' TERM
     for file in "${files[@]}"; do # beside the ops, which take longer
         name=$(basename "$file" .gguf)
         rm -f "$work/found.$tool.$name"
-        (SHEAF_CUDA_PARAMS=graphs=0${blas:+,$blas} timeout 160 "$sanitizer" --tool "$tool" --error-exitcode 9 --log-file "$work/logs/$tool-$name.log" \
+        : >"$work/running.$tool/$name"
+        (SHEAF_CUDA_PARAMS=graphs=0${blas:+,$blas} "$sanitizer" --tool "$tool" --error-exitcode 9 --log-file "$work/logs/$tool-$name.log" \
             "$bin/sheaf-run" -m "$file" -p "$(head -c 200 "$root/tests/golden/heldout.txt" | tr '\n' ' ')" -n 4 --temp 0 --ignore-eos --devices "${kind}0" \
-            >"$work/logs/$tool-$name.out" 2>&1 || echo "$name" >"$work/found.$tool.$name") &
+            >"$work/logs/$tool-$name.out" 2>&1 || echo "$name" >"$work/found.$tool.$name"
+            rm "$work/running.$tool/$name") &
     done
     # a line for each process: an op, or of those with the most cases, which come first, an op and a type
     awk -F'|' -v ops="$work/ops.$tool" '
@@ -294,8 +300,10 @@ sanitize() {
         "$work/support.$tool" >"$work/parts.$tool"
     # shellcheck disable=SC2016  # expanded by the inner shell
     SHEAF_CUDA_PARAMS=$blas xargs -P "$beside" -I{} bash -c 'set -- "$@" {}; name=$6${7:+-$7}
+        : >"$4/running.$2/$name"
         "$1" --tool "$2" --error-exitcode 9 --log-file "$4/logs/$2-$name.log" \
-            "$3/sheaf-backend-ops" test -b "$5" -o "$6" ${7:+-t "$7"} >"$4/logs/$2-$name.out" 2>&1 || echo "$name"' \
+            "$3/sheaf-backend-ops" test -b "$5" -o "$6" ${7:+-t "$7"} >"$4/logs/$2-$name.out" 2>&1 || echo "$name"
+        rm "$4/running.$2/$name"' \
         _ "$sanitizer" "$tool" "$bin" "$work" "${kind}0" <"$work/parts.$tool" >"$work/found.$tool"
     wait
     for file in "${files[@]}"; do
@@ -601,7 +609,6 @@ generate() {
         --ff "$ff" --heads "$heads" --kv-heads "$kv" --head-dim "$dim" --vocab "$vocab" --ctx 40960 \
         >"$work/logs/generate-$name.log" 2>&1 && mv "$models/$name.part" "$models/$name.gguf" && return
     rm -f "$models/$name.part"
-    touch "$models/$name.failed"
 }
 
 # bench SHAPE: tokens/s of pp512 and tg64 at each depth, with the share of the memory bandwidth, or of cuBLAS's rate.
@@ -613,18 +620,16 @@ bench() {
         echo "no room for the model: $gib_of_one GiB are wanted in /dev/shm, TMPDIR or $work"
         exit 78
     fi
+    # shellcheck disable=SC2064  # this shape's file
+    trap "rm -f '$models/$name.gguf'" EXIT # also where this fails: the next one may need the room
     [ "$one_at_a_time" -eq 0 ] || generate "$1"
-    while [ ! -e "$models/$name.gguf" ]; do
-        if [ -e "$models/$name.failed" ]; then
-            echo "the model was not made: $(tail -n 1 "$work/logs/generate-$name.log")"
-            exit 1
-        fi
-        sleep 1
-    done
+    if [ ! -e "$models/$name.gguf" ]; then # those that were made beside have ended by now
+        echo "the model was not made: $(tail -n 1 "$work/logs/generate-$name.log")"
+        exit 1
+    fi
     csv_of "$models/$name.gguf" -p "$prompt" -n "$tokens" -d "$all_depths" >"$work/bench.$$" || exit 1
     local bytes row
     bytes=$(stat -c %s "$models/$name.gguf")
-    rm "$models/$name.gguf"
     case $type in
     q4_0 | Q4_K_M) row=$((embd * 18 / 32)) ;;
     q8_0) row=$((embd * 34 / 32)) ;;

@@ -194,6 +194,25 @@ Test(gpu_check, ops_that_are_not_supported, .timeout = TIMEOUT) {
     }
 }
 
+/* At its limit a step with processes side by side names those that were not done, and none of them runs on: here an op
+ * and a model hang. */
+Test(gpu_check, a_sanitizer_that_hangs, .timeout = TIMEOUT) {
+    static const char command[] = EMULATED
+        "bash -c 'export work=$(mktemp -d) kind=CUDA small=yes beside=2 root=\"" SHEAF_SOURCE_DIR
+        "\" bin=\"" SHEAF_BUILD_DIR "/bin\"; export models=$work; mkdir $work/logs; "
+        "printf \"#!/bin/sh\\ncase \\$* in *ROPE* | *sheaf-run*) echo \\$\\$ >>$work/pids; exec "
+        "sleep "
+        "200 ;; esac\\n\" >$work/compute-sanitizer; chmod +x $work/compute-sanitizer; "
+        "PATH=$work:$PATH; . \"$root/scripts/gpu-steps.sh\"; export -f sanitize findings; "
+        "timeout --kill-after=5 5 bash -c \"sanitize memcheck\"; echo status $?; sleep 1; "
+        "for p in $(cat $work/pids); do grep -qs sleep /proc/$p/cmdline || echo $p is gone; done; "
+        "rm -r $work'";
+    cr_assert_eq(run_command(command, TIMEOUT, out, OUT), 0, "%s", out);
+    cr_expect(strstr(out, "not done: ROPE kjv-f32; findings: \nstatus 124\n"), "%s", out);
+    const char *gone = strstr(out, " is gone\n");
+    cr_expect(gone && strstr(gone + 1, " is gone\n"), "both have begun, and ended: %s", out);
+}
+
 /* Without a ggml library there is nothing to compare with; the row says which was looked for. */
 Test(gpu_check, without_a_ggml_library, .timeout = TIMEOUT) {
     cr_expect_eq(check_build(MACHINE "export SHEAF_GGML_LIB=/nowhere/libggml.so;",
