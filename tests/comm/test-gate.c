@@ -2,6 +2,9 @@
  * process has; and only with ranks of the same job. Two processes of one host, without MPI. */
 #include <arpa/inet.h>
 #include <criterion/criterion.h>
+#include <errno.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -118,6 +121,50 @@ Test(gate, wants_the_same_secret, .timeout = 60) {
     cr_expect_eq(end_of(stranger), 3);
 }
 
+/* Processes that connect and say nothing have taken every place: the oldest make room. */
+Test(gate, is_not_filled_by_strangers, .timeout = 30) {
+    enum { STRANGERS = 24 }; /* places are for one peer and 16 others */
+    struct sheaf__peer one;
+    uint8_t own[SHEAF__OFFER_BYTES] = {0}, offers[64] = {0};
+    struct sheaf__gate *g = gate_of(0, &one);
+    int strangers[STRANGERS];
+    cr_assert_eq(sheaf__gate_open(g, own), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+    for (int i = 0; i < STRANGERS; i++) {
+        strangers[i] = sheaf__address_connect((uint32_t)sheaf__get_le(own, 4),
+                                              (uint16_t)sheaf__get_le(own + 4, 2));
+        cr_assert_geq(strangers[i], 0);
+    }
+    const pid_t peer = start_peer(g, own, secret);
+    sheaf__world()->limit_ns[SHEAF_PHASE_START] = 60000000000u;
+    cr_assert_eq(sheaf__gate_meet(g, offers, secret), SHEAF_STATUS_SUCCESS, "%s",
+                 sheaf_last_error());
+    sheaf__gate_free(g);
+    sheaf__frame_send(&one, SHEAF__TOLD, NULL, 0);
+    cr_expect_eq(end_of(peer), 0);
+    for (int i = 0; i < STRANGERS; i++) close(strangers[i]);
+}
+
+/* A listener whose queue is full lets a connection hang, as a firewall does that drops packets. */
+Test(gate, gives_an_address_up_that_does_not_answer, .timeout = 30) {
+    enum { FILL = 4 };
+    struct sheaf__peer zero;
+    uint8_t offers[2 * SHEAF__OFFER_BYTES] = {0};
+    uint16_t port;
+    int fill[FILL];
+    const int full = listener(&port);
+    struct sheaf__gate *g = gate_of(1, &zero);
+    cr_assert_eq(listen(full, 0), 0);
+    for (int i = 0; i < FILL; i++) fill[i] = sheaf__address_connect(0x7f000001, port);
+    put_address(offers, 0x7f000001, port);
+    cr_expect_eq(sheaf__gate_meet(g, offers, secret), SHEAF_STATUS_IO);
+    cr_expect(strstr(sheaf_last_error(), "no control connection to rank 0 (127.0.0.1: ") &&
+                  strstr(sheaf_last_error(), strerror(ETIMEDOUT)),
+              "%s", sheaf_last_error());
+    sheaf__gate_free(g);
+    for (int i = 0; i < FILL; i++) close(fill[i]);
+    close(full);
+}
+
 /* A peer that never comes: a sixth of the start's limit, and the setting that lengthens it. */
 Test(gate, waits_for_a_part_of_the_starts_limit, .timeout = 30) {
     struct sheaf__peer one;
@@ -130,6 +177,139 @@ Test(gate, waits_for_a_part_of_the_starts_limit, .timeout = 30) {
     cr_expect(strstr(sheaf_last_error(), "waited 0.15 s for the control connection of rank 1") &&
                   strstr(sheaf_last_error(), "SHEAF_TIMEOUT_START_MS"),
               "%s", sheaf_last_error());
+}
+
+/* ---- which addresses ---- */
+
+/* In place of the C library's: interfaces of a host, and its name. */
+static const struct interface {
+    const char *name, *address;
+    unsigned flags;
+} * interfaces;
+static int n_interfaces;
+static const char *name_of_host = "192.0.2.1"; /* an address, as no name service is asked for it */
+
+int gethostname(char *name, size_t size) {
+    snprintf(name, size, "%s", name_of_host);
+    return 0;
+}
+
+static uint32_t address(const char *text) {
+    struct in_addr in;
+    cr_assert_eq(inet_pton(AF_INET, text, &in), 1, "%s", text);
+    return ntohl(in.s_addr);
+}
+
+int getifaddrs(struct ifaddrs **out) {
+    struct one {
+        struct ifaddrs i;
+        struct sockaddr_in in;
+    } *all = calloc((size_t)n_interfaces, sizeof *all);
+    for (int k = 0; k < n_interfaces; k++) {
+        all[k].in = (struct sockaddr_in){.sin_family = AF_INET,
+                                         .sin_addr.s_addr = htonl(address(interfaces[k].address))};
+        all[k].i = (struct ifaddrs){.ifa_next = k + 1 < n_interfaces ? &all[k + 1].i : NULL,
+                                    .ifa_name = (char *)(uintptr_t)interfaces[k].name,
+                                    .ifa_flags = interfaces[k].flags,
+                                    .ifa_addr = (struct sockaddr *)&all[k].in};
+    }
+    *out = &all->i;
+    return 0;
+}
+void freeifaddrs(struct ifaddrs *list) { free(list); }
+
+/* The addresses, with spaces between them; or the error. */
+static const char *own_addresses(const struct interface *of, int n, bool one_host) {
+    static char text[512];
+    struct sheaf__address_list list;
+    interfaces = of;
+    n_interfaces = n;
+    if (sheaf__address_own(one_host, &list)) return sheaf_last_error();
+    text[0] = 0;
+    for (int i = 0; i < list.n; i++) {
+        char one[SHEAF__ADDRESS_TEXT];
+        sheaf__address_text(list.address[i], one);
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%s", i ? " " : "", one);
+    }
+    return text;
+}
+
+Test(addresses, of_the_internet_are_public) {
+    static const struct {
+        const char *first, *last, *before, *behind;
+    } networks[] = {
+        {"10.0.0.0", "10.255.255.255", "9.255.255.255", "11.0.0.0"},
+        {"172.16.0.0", "172.31.255.255", "172.15.255.255", "172.32.0.0"},
+        {"192.168.0.0", "192.168.255.255", "192.167.255.255", "192.169.0.0"},
+        {"127.0.0.0", "127.255.255.255", "126.255.255.255", "128.0.0.0"},
+        {"169.254.0.0", "169.254.255.255", "169.253.255.255", "169.255.0.0"},
+        {"100.64.0.0", "100.127.255.255", "100.63.255.255", "100.128.0.0"},
+        {"192.0.2.0", "192.0.2.255", "192.0.1.255", "192.0.3.0"},
+        {"198.51.100.0", "198.51.100.255", "198.51.99.255", "198.51.101.0"},
+        {"203.0.113.0", "203.0.113.255", "203.0.112.255", "203.0.114.0"},
+        {"198.18.0.0", "198.19.255.255", "198.17.255.255", "198.20.0.0"},
+    };
+    for (size_t i = 0; i < sizeof networks / sizeof *networks; i++) {
+        cr_expect_not(sheaf__address_is_public(address(networks[i].first)), "%zu", i);
+        cr_expect_not(sheaf__address_is_public(address(networks[i].last)), "%zu", i);
+        cr_expect(sheaf__address_is_public(address(networks[i].before)), "%zu", i);
+        cr_expect(sheaf__address_is_public(address(networks[i].behind)), "%zu", i);
+    }
+}
+
+Test(addresses, are_those_of_the_launcher_or_of_the_setting) {
+    static const struct interface host[] = {
+        {"lo", "127.0.0.1", IFF_UP},      {"eth0", "10.0.0.5", IFF_UP},
+        {"eth0:1", "10.0.0.5", IFF_UP},   {"eth1", "192.168.7.5", IFF_UP},
+        {"wan", "8.8.4.4", IFF_UP},       {"down", "10.9.9.9", 0},
+        {"docker0", "172.17.0.1", IFF_UP}};
+    static const struct {
+        const char *setting, *uri, *name, *want;
+    } cases[] = {
+        {NULL, "1.0;tcp://10.0.0.5,192.168.7.5:3333", "x", "10.0.0.5 192.168.7.5"},
+        {NULL, "1.0;tcp://192.168.7.5:3333;ud://7.1", "x", "192.168.7.5"},
+        {NULL, "1.0;tcp://10.9.9.9:3333", "x", "has no private address"}, /* it is down */
+        {NULL, "1.0;tcp://8.8.4.4:3333", "x", "has no private address"},
+        {NULL, "1.0;tcp://127.0.0.1:3333", "x", "has no private address"},
+        {NULL, NULL, "192.168.7.5", "192.168.7.5"},
+        {"10.0.0.5", "1.0;tcp://192.168.7.5:1", "x", "10.0.0.5"},
+        {"172.16.0.0/12", NULL, "x", "172.17.0.1"},
+        {"8.8.4.4", NULL, "x", "8.8.4.4"}, /* public, but named */
+        {"127.0.0.0/8", NULL, "x", "127.0.0.1"},
+        {"10.0.0.0/1", NULL, "x", "127.0.0.1 10.0.0.5 8.8.4.4"},
+        {"10.7.0.0/16", NULL, "x", "has no address in that network"},
+        {"10.0.0.0/0", NULL, "x", "it takes an IPv4 address"},
+        {"10.0.0.0/33", NULL, "x", "it takes an IPv4 address"},
+        {"10.0.0.0/", NULL, "x", "it takes an IPv4 address"},
+        {"10.0.0.0/8x", NULL, "x", "it takes an IPv4 address"},
+        {"10.0.0/8", NULL, "x", "it takes an IPv4 address"},
+        {"eth0", NULL, "x", "it takes an IPv4 address"},
+        {"10.0.0.0/8                                   ", NULL, "x", "it takes an IPv4 address"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        unsetenv("SHEAF_CONTROL_ADDRESS");
+        unsetenv("OMPI_MCA_orte_local_daemon_uri");
+        unsetenv("SLURMD_NODENAME");
+        if (cases[i].setting) setenv("SHEAF_CONTROL_ADDRESS", cases[i].setting, 1);
+        if (cases[i].uri) setenv("OMPI_MCA_orte_local_daemon_uri", cases[i].uri, 1);
+        if (cases[i].name[1]) name_of_host = cases[i].name;
+        const char *got = own_addresses(host, sizeof host / sizeof *host, false);
+        if (strchr("0123456789", cases[i].want[0]))
+            cr_expect_str_eq(got, cases[i].want, "case %zu: %s", i, got);
+        else
+            cr_expect(strstr(got, cases[i].want), "case %zu: %s", i, got);
+    }
+    unsetenv("SHEAF_CONTROL_ADDRESS");
+    cr_expect_str_eq(own_addresses(host, 7, true), "127.0.0.1");
+}
+
+Test(addresses, are_four_at_most) {
+    struct interface many[6];
+    static const char *const texts[] = {"10.0.0.1", "10.0.0.2", "10.0.0.3",
+                                        "10.0.0.4", "10.0.0.5", "10.0.0.6"};
+    for (int i = 0; i < 6; i++) many[i] = (struct interface){"eth", texts[i], IFF_UP};
+    setenv("SHEAF_CONTROL_ADDRESS", "10.0.0.0/24", 1);
+    cr_expect_str_eq(own_addresses(many, 6, false), "10.0.0.1 10.0.0.2 10.0.0.3 10.0.0.4");
 }
 
 /* RFC 4231, test cases 1 and 2; FIPS 180-4's "abc". */
