@@ -113,6 +113,70 @@ static void check_partly_filled(const void *data, int content) {
     end(ctx, weights, work);
 }
 
+/* Pages of a weight that graphs have used are given back, and not those that it shares with others. */
+static void check_neighbours(void) {
+    static float values[N * M], got[N * M];
+    void *ctx = new_ctx();
+    struct gg_buffer *weights = alloc(2 * BYTES), *work = work_of(BYTES);
+    struct gg_tensor *w[] = {tensor(ctx, N, 1, "before"), tensor(ctx, N, M, "w"),
+                             tensor(ctx, N, 1, "behind")};
+    const int order[] = {1, 0, 2};
+    size_t at = 0;
+    fill(values, 1);
+    for (int k = 0; k < 3; k++) put_at(weights, w[k], &at);
+    for (int k = 0; k < 3; k++) set(w[k], values, 0, k == 1 ? BYTES : N * 4);
+    for (int k = 0; k < 3; k++) {
+        struct gg_tensor *t = in(work, scale(ctx, w[order[k]], 2));
+        int wrong = 0;
+        expect(compute(graph_of(ctx, t, 0)) == GG_STATUS_SUCCESS, "status of a neighbour");
+        get(t, got, sizeof got);
+        for (int i = 0; i < N; i++) wrong += got[i] != 2 * value_of(1, i);
+        expect(!wrong, "a weight beside one whose pages are given back");
+    }
+    end(ctx, weights, work);
+}
+
+/* Bytes behind the part that was set are not those of the file. */
+static void check_first_half(const void *data, int content) {
+    static float got[N * M];
+    void *ctx = new_ctx();
+    struct gg_buffer *weights = alloc(BYTES), *work = work_of(BYTES);
+    struct gg_tensor *w = in(weights, tensor(ctx, N, M, "w")), *t = in(work, scale(ctx, w, 2));
+    int wrong = 0;
+    set(w, data, 0, BYTES / 2);
+    expect(compute(graph_of(ctx, t, 13)) == GG_STATUS_SUCCESS, "status of a half of a file");
+    get(t, got, sizeof got);
+    for (int i = 0; i < N * M; i++)
+        wrong += got[i] != (i < N * M / 2 ? 2 * value_of(content, i) : 0);
+    expect(!wrong, "a weight that has a half of a file");
+    end(ctx, weights, work);
+}
+
+/* A buffer that is cleared before its first graph: one weight was a file's, one is set by nothing. */
+static void check_cleared(const void *data, uint8_t value) {
+    static float got[N * M];
+    float want;
+    void *ctx = new_ctx();
+    struct gg_buffer *weights = alloc(2 * BYTES), *work = work_of(BYTES);
+    struct gg_tensor *w[] = {in(weights, tensor(ctx, N, M, "w")), tensor(ctx, N, M, "unset")};
+    size_t at = BYTES;
+    memset(&want, value, sizeof want);
+    put_at(weights, w[1], &at);
+    set(w[0], data, 0, BYTES);
+    weights->iface.clear(weights, value);
+    for (int k = 0; k < 2; k++) {
+        struct gg_tensor *t = in(work, scale(ctx, w[k], 1));
+        int wrong = 0;
+        expect(compute(graph_of(ctx, t, 0)) == GG_STATUS_SUCCESS, "status of a cleared weight");
+        get(t, got, sizeof got);
+        for (int i = 0; i < N * M; i++) wrong += got[i] != want;
+        get(w[k], got, sizeof got);
+        for (int i = 0; i < N * M; i++) wrong += got[i] != want;
+        expect(!wrong, k ? "a weight that only its buffer has" : "a file's weight that is cleared");
+    }
+    end(ctx, weights, work);
+}
+
 /* A load that fails leaves no memory behind on the ranks, also where a weight beside it is in use. */
 static void check_failed_load(void) {
     enum { ROWS = 1024, LARGE = ROWS * ROWS * 4, TRIES = 16 };
@@ -228,6 +292,10 @@ static void check_files(void) {
     at = map_file(2, NULL);
     check_in_place_of(at, 2);
     check_partly_filled(at, 2);
+    check_first_half(at, 2);
+    check_neighbours();
+    check_cleared(at, 0x3f);
+    check_cleared(at, 0);
     check_failed_load();
     for (int k = 0; k < FILES; k++) unlink(path[k]);
 }

@@ -1,6 +1,6 @@
 /* What a program sees that computes for another one, as ggml-rpc-server does: buffers of which it does not
  * know what they are for, views that have lost the tensor that they show, copies of views as leaves.
- * Then tensors that lie over others.
+ * Then tensors that lie over others, and graphs of which this device has a part.
  *     helper-ggml-remote LIBRARY PLUGIN API
  * Prints "ok" when all results were right. */
 #include "ggml_host.h"
@@ -77,6 +77,47 @@ static void check_views_without_source(void) {
     end(&r);
 }
 
+/* A view of more than the tensor that was there before. */
+static void check_view_over_another(void) {
+    struct remote r;
+    float got[N * M];
+    make(&r);
+    struct gg_tensor *row = at_offset(r.weights, tensor(r.ctx, N, 1, "row"), N * 4);
+    struct gg_tensor *whole = at_offset(r.weights, tensor(r.ctx, N, M, "whole"), 0);
+    struct gg_tensor *twice = in(r.work, scale(r.ctx, row, 2), &r.at_work);
+    set(row, r.values, 0, N * 4);
+    expect(compute(graph_of(r.ctx, twice, 0)) == GG_STATUS_SUCCESS, "status of a row");
+    for (int i = 0; i < N * M; i++) r.values[i] += 3;
+    set(rows_of(r.ctx, whole), r.values + N, 0, BYTES - N * 4);
+    twice = in(r.work, scale(r.ctx, whole, 2), &r.at_work);
+    expect(compute(graph_of(r.ctx, twice, 0)) == GG_STATUS_SUCCESS, "status of all rows");
+    get(twice, got, sizeof got);
+    expect(!differ(got + N, r.values + N, N * (M - 1), 2), "a view over another tensor");
+    end(&r);
+}
+
+/* A tensor of no elements lies where another one begins, which stays where it is. */
+static void check_empty_operand(void) {
+    enum { CONCAT = 13 };
+    struct remote r;
+    float got[N * M];
+    make(&r);
+    struct gg_tensor *w = at_offset(r.weights, tensor(r.ctx, N, M, "w"), 0);
+    struct gg_tensor *none = at_offset(r.weights, tensor(r.ctx, N, 0, "none"), 0);
+    struct gg_tensor *both = in(r.work, add(r.ctx, w, w), &r.at_work);
+    both->op = CONCAT;
+    both->src[0] = none;
+    both->op_params[0] = 1;
+    struct gg_cgraph *g = graph_of(r.ctx, both, 0);
+    set(w, r.values, 0, BYTES);
+    for (int i = 0; i < 2; i++) {
+        expect(compute(g) == GG_STATUS_SUCCESS, "status of an empty operand");
+        get(both, got, sizeof got);
+        expect(!differ(got, r.values, N * M, 1), "a weight behind an empty operand");
+    }
+    end(&r);
+}
+
 /* A leaf that is the copy of a view has the view's strides. */
 static void check_strided_leaf(void) {
     struct remote r;
@@ -87,6 +128,15 @@ static void check_strided_leaf(void) {
     x->nb[1] = N * sizeof(float);
     x->nb[2] = x->nb[3] = x->nb[1] * M;
     x = in(r.work, x, &r.at_work);
+    struct gg_tensor *twice = scale(r.ctx, x, 2); /* in a buffer that is not known yet */
+    twice->nb[1] = N / 2 * sizeof(float);
+    twice->nb[2] = twice->nb[3] = twice->nb[1] * M;
+    in(r.work, twice, &r.at_work);
+    set(x, r.values, 0, BYTES - N / 2 * 4);
+    expect(compute(graph_of(r.ctx, twice, 0)) == GG_STATUS_SUCCESS, "status of strides alone");
+    get(twice, got, BYTES / 2);
+    for (int i = 0; i < N / 2 * M; i++) want[i] = r.values[i / (N / 2) * N + i % (N / 2)];
+    expect(!differ(got, want, N / 2 * M, 2), "the result of a leaf with strides");
     struct gg_tensor *sum = in(r.work, add(r.ctx, w, x), &r.at_work);
     struct gg_cgraph *g = graph_of(r.ctx, sum, 0);
     for (int round = 0; round < 3; round++) {
@@ -161,9 +211,117 @@ static void check_tensors_over_others(void) {
         int wrong = 0;
         for (int i = 0; i < HALF; i++) wrong += got[i] != other[i] + other[HALF + i];
         expect(!wrong, "two tensors over one");
+        other[HALF + 1] += 1;
+        set(part[1], other + HALF, 0, BYTES / 2);
         get(whole, got, sizeof got);
         expect(!differ(got, other, N * M, 1), "the tensor over two that is read");
     }
+    end(&r);
+}
+
+/* The same shape in another type. */
+static void check_another_type(void) {
+    typedef struct gg_tensor *(*make_fn)(void *, int, int64_t, int64_t, int64_t, int64_t);
+    enum { CONT = 10, F16 = 1 };
+    struct remote r;
+    float got[N * M];
+    make(&r);
+    struct gg_tensor *w = at_offset(r.weights, tensor(r.ctx, N, M, "w"), 0);
+    struct gg_tensor *twice = in(r.work, scale(r.ctx, w, 2), &r.at_work);
+    set(w, r.values, 0, BYTES);
+    expect(compute(graph_of(r.ctx, twice, 0)) == GG_STATUS_SUCCESS, "status of a type");
+    struct gg_tensor *half = CALL(make_fn, "ggml_new_tensor_4d")(r.ctx, F16, N, M, 1, 1);
+    struct gg_tensor *same = scale(r.ctx, half, 1);
+    same->op = CONT;
+    at_offset(r.weights, half, 0);
+    in(r.work, same, &r.at_work);
+    set(half, r.values, 0, BYTES / 2);
+    expect(compute(graph_of(r.ctx, same, 0)) == GG_STATUS_SUCCESS, "status of another type");
+    get(same, got, BYTES / 2);
+    expect(!memcmp(got, r.values, BYTES / 2), "a tensor of another type in the place of one");
+    end(&r);
+}
+
+/* The scheduler gives a node to another part of the graph, and leaves one out that is not to be computed. */
+static void check_parts(void) {
+    typedef void (*usage_fn)(struct gg_buffer *, int);
+    typedef void (*expand_fn)(struct gg_cgraph *, struct gg_tensor *);
+    struct remote r;
+    float got[N * M];
+    make(&r);
+    CALL(usage_fn, "ggml_backend_buffer_set_usage")(r.work, GG_USAGE_COMPUTE);
+    struct gg_tensor *w = in(r.weights, tensor(r.ctx, N, M, "w"), &r.at), *made[4];
+    for (int i = 0; i < 4; i++)
+        made[i] = in(r.work, scale(r.ctx, i ? made[0] : w, (float)(i + 2)), &r.at_work);
+    struct gg_cgraph *g = graph_of(r.ctx, made[1], 0);
+    for (int i = 2; i < 4; i++) CALL(expand_fn, "ggml_build_forward_expand")(g, made[i]);
+    made[3]->flags &= ~GG_FLAG_COMPUTE;
+    set(w, r.values, 0, BYTES);
+    set(made[3], r.values, 0, BYTES);
+    for (int i = 0; i < 2; i++) {
+        struct gg_cgraph part = *g;
+        part.nodes = g->nodes + 2 * i;
+        part.n_nodes = 2;
+        set_uid(&part, 201 + (uint64_t)i);
+        expect(compute(&part) == GG_STATUS_SUCCESS, "status of a part");
+    }
+    for (int i = 1; i < 4; i++) {
+        get(made[i], got, sizeof got);
+        expect(!differ(got, r.values, N * M, i < 3 ? 2 * (float)(i + 2) : 1),
+               i < 3 ? "a node that two parts read" : "a node that is not computed");
+    }
+    end(&r);
+}
+
+/* A part writes over an input, which the next part reads. */
+static void check_input_written_in_place(void) {
+    typedef void (*usage_fn)(struct gg_buffer *, int);
+    typedef void (*expand_fn)(struct gg_cgraph *, struct gg_tensor *);
+    struct remote r;
+    float got[N * M];
+    make(&r);
+    CALL(usage_fn, "ggml_backend_buffer_set_usage")(r.work, GG_USAGE_COMPUTE);
+    struct gg_tensor *x = in(r.work, tensor(r.ctx, N, M, "x"), &r.at_work);
+    struct gg_tensor *over = scale(r.ctx, x, 3), *made[2];
+    over->view_src = x;
+    over->data = x->data;
+    over->buffer = x->buffer;
+    for (int i = 0; i < 2; i++) made[i] = in(r.work, scale(r.ctx, i ? x : over, 2), &r.at_work);
+    struct gg_cgraph *g = graph_of(r.ctx, made[0], 0);
+    CALL(expand_fn, "ggml_build_forward_expand")(g, made[1]);
+    for (int round = 0; round < 2; round++) {
+        set(x, r.values, 0, BYTES);
+        for (int i = 0; i < 2; i++) {
+            struct gg_cgraph part = *g;
+            part.nodes = g->nodes + 2 * i;
+            part.n_nodes = 2 - i;
+            set_uid(&part, 301 + (uint64_t)i);
+            expect(compute(&part) == GG_STATUS_SUCCESS, "status of a part that writes an input");
+        }
+        for (int i = 0; i < 2; i++) {
+            get(made[i], got, sizeof got);
+            expect(!differ(got, r.values, N * M, 6), "an input that a part writes over");
+        }
+    }
+    end(&r);
+}
+
+/* A device that computes beside rank 0 still has results to write when their buffer is freed. */
+static void check_buffer_that_is_freed(void) {
+    struct remote r;
+    float got[N * M];
+    make(&r);
+    struct gg_tensor *w = in(r.weights, tensor(r.ctx, N, M, "w"), &r.at);
+    struct gg_tensor *twice = in(r.work, scale(r.ctx, w, 2), &r.at_work);
+    set(w, r.values, 0, BYTES);
+    expect(start(graph_of(r.ctx, twice, 0)) == GG_STATUS_SUCCESS, "status before its buffer goes");
+    r.work->iface.free_buffer(r.work);
+    r.work = alloc(1 << 14);
+    r.at_work = 0;
+    in(r.work, twice, &r.at_work);
+    expect(compute(graph_of(r.ctx, twice, 0)) == GG_STATUS_SUCCESS, "status in another buffer");
+    get(twice, got, sizeof got);
+    expect(!differ(got, r.values, N * M, 2), "a result in another buffer");
     end(&r);
 }
 
@@ -176,9 +334,15 @@ int main(int argc, char **argv) {
         dev = reg->iface.get_device(reg, i);
         backend = dev->iface.init_backend(dev, NULL);
         check_views_without_source();
+        check_view_over_another();
+        check_empty_operand();
         check_strided_leaf();
         check_inputs_by_turns();
         check_tensors_over_others();
+        check_another_type();
+        check_parts();
+        check_input_written_in_place();
+        check_buffer_that_is_freed();
         backend->iface.free(backend);
     }
     if (!failures) puts("ok");
