@@ -28,6 +28,7 @@ struct gg_member {
     struct gg_device *dev;
     struct gg_buft *gg_buft, *gg_host_buft; /* the latter NULL: the device has none */
     int kind;                               /* GG_KIND_... */
+    bool has_addresses; /* kernels get addresses, so operands may begin anywhere */
     struct sheaf_backend_dev_caps caps;
     struct gg_layout layouts[GG_MAX_LAYOUTS];
     int n_layouts;

@@ -307,32 +307,68 @@ bool gg_member_binds(const struct gg_member *m, const struct sheaf_tensor *view)
     return m->kind == GG_KIND_CPU || view->view_offs % m->lib->buft_get_alignment(m->gg_buft) == 0;
 }
 
-/* Where a view starts must suit a device's bindings; these ops have no words for the rest. */
-static bool gpu_starts(const struct gg_member *m, const struct sheaf_tensor *n) {
-    int first = 0;
+/* The version of ggml (0.N) since which Vulkan has words for the rest, in elements, where operands of
+ * an op do not begin as bindings must; 0: it ends the process at such an operand, or binds what lies
+ * before it. Source: init_pushconst_tensor_offsets of 0.9.8, 0.15, 0.18 and 0.21; GET_ROWS was seen
+ * with 0.27. */
+static const uint8_t has_words_since[SHEAF_OP_COUNT] = {
+    [SHEAF_OP_DUP] = 9,        [SHEAF_OP_CONT] = 9,        [SHEAF_OP_CPY] = 9,
+    [SHEAF_OP_ADD] = 9,        [SHEAF_OP_SUB] = 9,         [SHEAF_OP_MUL] = 9,
+    [SHEAF_OP_DIV] = 9,        [SHEAF_OP_SCALE] = 9,       [SHEAF_OP_SQR] = 9,
+    [SHEAF_OP_SQRT] = 9,       [SHEAF_OP_SIN] = 9,         [SHEAF_OP_COS] = 9,
+    [SHEAF_OP_LOG] = 9,        [SHEAF_OP_CLAMP] = 9,       [SHEAF_OP_REPEAT] = 9,
+    [SHEAF_OP_CONCAT] = 9,     [SHEAF_OP_RMS_NORM] = 9,    [SHEAF_OP_PAD] = 9,
+    [SHEAF_OP_ROLL] = 9,       [SHEAF_OP_UPSCALE] = 9,     [SHEAF_OP_SUM_ROWS] = 9,
+    [SHEAF_OP_SET_ROWS] = 9,   [SHEAF_OP_ROPE] = 15,       [SHEAF_OP_ROPE_BACK] = 15,
+    [SHEAF_OP_UNARY] = 21,     [SHEAF_OP_GLU] = 21,        [SHEAF_OP_NORM] = 21,
+    [SHEAF_OP_L2_NORM] = 21,   [SHEAF_OP_LEAKY_RELU] = 21, [SHEAF_OP_SUM] = 21,
+    [SHEAF_OP_MEAN] = 21,      [SHEAF_OP_TRI] = 21,        [SHEAF_OP_DIAG] = 21,
+    [SHEAF_OP_SOLVE_TRI] = 21, [SHEAF_OP_SET] = 21,        [SHEAF_OP_ACC] = 21,
+    [SHEAF_OP_GET_ROWS] = 27,
+};
+
+/* These are given to no GPU with operands that begin elsewhere. */
+static bool is_bound_everywhere(const struct sheaf_tensor *n, int operand) {
     switch (n->op) {
-    case SHEAF_OP_ROPE: /* they have for x, but not for positions and factors */
+    case SHEAF_OP_ROPE: /* there are words for x, but not for positions and factors */
     case SHEAF_OP_ROPE_BACK:
-        first = 1;
-        break;
-    case SHEAF_OP_RWKV_WKV6: /* their kernels are made for heads of 64 */
+        return operand > 0;
+    case SHEAF_OP_RWKV_WKV6:
     case SHEAF_OP_RWKV_WKV7:
     case SHEAF_OP_GATED_LINEAR_ATTN:
-        if (n->src[0]->ne[0] != 64) return false;
-        break;
     case SHEAF_OP_ADD_ID:
     case SHEAF_OP_FLASH_ATTN_EXT:
     case SHEAF_OP_MUL_MAT_ID:
     case SHEAF_OP_GATED_DELTA_NET:
     case SHEAF_OP_SSM_CONV:
     case SHEAF_OP_SSM_SCAN:
-        break;
-    default:
         return true;
+    default:
+        return false;
     }
-    for (int i = first; i < SHEAF_MAX_SRC; i++)
-        if (n->src[i] && !gg_member_binds(m, n->src[i])) return false;
-    return true;
+}
+
+/* May t, an operand or the result, begin anywhere? Words count elements, so blocks have none, except
+ * in copies, which are made of numbers (member_lower.c). */
+static bool may_begin_anywhere(const struct gg_member *m, const struct sheaf_tensor *n,
+                               const struct sheaf_tensor *t) {
+    const int since = has_words_since[n->op];
+    const bool copies = n->src[0] && n->src[0]->type == n->type;
+    if (m->has_addresses) return true;
+    return since && gg_is_since(&m->lib->host, since) && (!sheaf_is_quantized(t->type) || copies);
+}
+
+/* Where a view starts must suit a device's bindings. */
+static bool gpu_starts(const struct gg_member *m, const struct sheaf_tensor *n) {
+    const bool by_heads = n->op == SHEAF_OP_RWKV_WKV6 || n->op == SHEAF_OP_RWKV_WKV7 ||
+                          n->op == SHEAF_OP_GATED_LINEAR_ATTN;
+    if (by_heads && n->src[0]->ne[0] != 64) return false; /* kernels are made for heads of 64 */
+    for (int i = 0; i < SHEAF_MAX_SRC; i++) {
+        const struct sheaf_tensor *t = n->src[i];
+        if (!t || gg_member_binds(m, t)) continue;
+        if (is_bound_everywhere(n, i) || !may_begin_anywhere(m, n, t)) return false;
+    }
+    return !n->view_src || gg_member_binds(m, n) || may_begin_anywhere(m, n, n);
 }
 
 /* Parameters that earlier versions do not read: they would compute something else. */

@@ -89,6 +89,14 @@ static bool is_wanted(const char *list) {
     return false;
 }
 
+/* Others bind memory to their kernels, from an address that suits the device. */
+static bool has_addresses(const char *reg) {
+    static const char *const names[] = {"CUDA", "ROCm", "MUSA", "SYCL", "CANN"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(reg, names[i])) return true;
+    return false;
+}
+
 static void add(const struct gg_library *lib, struct gg_device *dev) {
     union gg_any_props props;
     struct gg_member *m = &members[n_members];
@@ -97,6 +105,7 @@ static void add(const struct gg_library *lib, struct gg_device *dev) {
     m->lib = lib;
     m->dev = dev;
     m->kind = props.p.type;
+    m->has_addresses = has_addresses(lib->reg_name(lib->dev_backend_reg(dev)));
     m->caps = (struct sheaf_backend_dev_caps){.async = props.p.caps.async,
                                               .host_buffer = props.p.caps.host_buffer,
                                               .events = props.p.caps.events};

@@ -6,6 +6,7 @@
  *                             slices, sums: as meta, a is whole, or addends, and must be cut
  *   helper-ggml-member DEVICE copy    results of one stream go to another
  *   helper-ggml-member DEVICE heads   attention of heads that begin inside of a group of three
+ *   helper-ggml-member DEVICE starts  nodes over views that begin where GPUs bind no memory
  *   helper-ggml-member DEVICE large   sums that leave the range of F16
  *   helper-ggml-member DEVICE asks    for more memory than it was given
  *   helper-ggml-member DEVICE room    attention whose kernel writes behind its result
@@ -592,6 +593,72 @@ static int room(sheaf_backend_t backend) {
     return say_wrong(wrong);
 }
 
+/* Node `which` over views that begin where a GPU does not bind memory. NULL: there are no more. */
+static struct sheaf_tensor *unbound(struct sheaf_context *ctx, int which, struct sheaf_tensor *f,
+                                    struct sheaf_tensor *q, struct sheaf_tensor *w) {
+    struct sheaf_tensor *rows = sheaf_view_2d(ctx, f, 32, 8, f->nb[1], f->nb[1]);
+    struct sheaf_tensor *blocks = sheaf_view_2d(ctx, q, 32, 8, q->nb[1], 3 * q->nb[1]);
+    switch (which) {
+    case 0:
+        return sheaf_mul_mat(ctx, w, rows);
+    case 1:
+        return sheaf_soft_max(ctx, rows);
+    case 2:
+        return sheaf_cast(ctx, blocks, SHEAF_TYPE_F32);
+    case 3:
+        return sheaf_sqr(ctx, rows);
+    case 4:
+        return sheaf_cast(ctx, sheaf_cont(ctx, blocks), SHEAF_TYPE_F32);
+    default:
+        return NULL;
+    }
+}
+
+/* A node that the device takes must have the values of a CPU device: 1; 0: it does not take it. */
+static int starts_on(sheaf_backend_t backend, int which, float *y, const char **op) {
+    static float x[33 * 16];
+    static char raw[sizeof x];
+    struct sheaf_context *leaves = context(), *nodes = context();
+    sheaf_backend_buffer_t buffer = NULL;
+    struct sheaf_tensor *f = sheaf_new_tensor_2d(leaves, SHEAF_TYPE_F32, 33, 16);
+    struct sheaf_tensor *q = sheaf_new_tensor_2d(leaves, SHEAF_TYPE_Q4_0, 32, 16);
+    struct sheaf_tensor *w = sheaf_new_tensor_2d(leaves, SHEAF_TYPE_F32, 32, 8);
+    struct sheaf_tensor *t = unbound(nodes, which, f, q, w);
+    struct sheaf_cgraph *graph = sheaf_new_graph(nodes);
+    sheaf_gallocr_t galloc = sheaf_gallocr_new(sheaf_backend_get_default_buffer_type(backend));
+    if (!t) return -1;
+    *op = sheaf_op_desc(t);
+    if (sheaf_backend_alloc_ctx_tensors(leaves, backend, &buffer)) return -2;
+    for (int i = 0; i < 33 * 16; i++) x[i] = (float)(i * 7 % 23 - 11) / 8;
+    const bool takes = sheaf_backend_supports_op(backend, t);
+    if (takes &&
+        (sheaf_from_float(q->type, x, raw, 32 * 16) ||
+         sheaf_backend_tensor_set(q, raw, 0, sheaf_nbytes(q)) ||
+         sheaf_backend_tensor_set(f, x, 0, sizeof x) ||
+         sheaf_backend_tensor_set(w, x, 0, sheaf_nbytes(w)) ||
+         sheaf_build_forward_expand(graph, t) || sheaf_gallocr_alloc_graph(galloc, graph) ||
+         sheaf_backend_graph_compute(backend, graph) ||
+         sheaf_backend_tensor_get(t, y, 0, sheaf_nbytes(t))))
+        return -2;
+    release(galloc, buffer, leaves, nodes);
+    return takes;
+}
+
+static int starts(sheaf_backend_t backend) {
+    static float y[256], want[256];
+    const char *op = NULL;
+    sheaf_backend_t cpu;
+    int wrong = 0, is = 0;
+    if (sheaf_backend_init_by_name("CPU0", NULL, &cpu)) return fail("CPU0");
+    for (int which = 0; (is = starts_on(backend, which, y, &op)) >= 0; which++) {
+        if (starts_on(cpu, which, want, &op) != 1) return fail("CPU0");
+        printf("%s: %s\n", op, is ? "taken" : "refused");
+        for (int i = 0; is && i < 8; i++) wrong += !(fabsf(y[i] - want[i]) < 1e-4f);
+    }
+    sheaf_backend_free(cpu);
+    return is == -2 ? fail(op) : say_wrong(wrong);
+}
+
 /* More ops than the device has, and what ggml does not promise. */
 static int refuses(sheaf_backend_dev_t dev) {
     struct sheaf_context *ctx = context();
@@ -655,6 +722,7 @@ int main(int argc, char **argv) {
                  : !strcmp(mode, "heads")      ? heads(backend)
                  : !strcmp(mode, "room")       ? room(backend)
                  : !strcmp(mode, "large")      ? large(backend)
+                 : !strcmp(mode, "starts")     ? starts(backend)
                  : !strcmp(mode, "packs")      ? packs(backend, SHEAF_TYPE_F32)
                  : !strcmp(mode, "packs-q4_0") ? packs(backend, SHEAF_TYPE_Q4_0)
                  : !strcmp(mode, "fills")      ? fills(backend)

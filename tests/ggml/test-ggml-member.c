@@ -343,6 +343,9 @@ Test(ggml_member, debians_vulkan_device) {
     snprintf(cmd, sizeof cmd, "%s" IN_TREE "bin/helper-ggml-member ggml:Vulkan0 large", with);
     cr_expect_eq(run(NULL, "ggml:Vulkan0", cmd), 0, "%s", out);
     shows("right\n");
+    snprintf(cmd, sizeof cmd, "%s" IN_TREE "bin/helper-ggml-member ggml:Vulkan0 starts", with);
+    cr_expect_eq(run(NULL, "CPU0,ggml:Vulkan0", cmd), 0, "%s", out);
+    shows("MUL_MAT: refused\nSOFT_MAX: refused\nDUP: refused\nSQR: taken\nDUP: taken\nright\n");
     static const char *const ops[] = {"ADD_ID", "CONT", "ROPE", "SWIGLU", "SUM_ROWS"};
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
         snprintf(cmd, sizeof cmd,
@@ -351,8 +354,8 @@ Test(ggml_member, debians_vulkan_device) {
         cr_expect_eq(run(NULL, "CPU0,ggml:Vulkan0", cmd), 0, "%s", out);
         shows(" 0 wrong, 0 refused");
     }
-    /* slices: parts of positions that begin anywhere, and no rows to set */
-    static const char *const cut[] = {"ROPE", "SET_ROWS", "DSV4_HC_POST"};
+    /* slices: parts of positions and masks that begin anywhere, and no rows to set */
+    static const char *const cut[] = {"ROPE", "SET_ROWS", "DSV4_HC_POST", "SOFT_MAX"};
     for (size_t i = 0; i < sizeof cut / sizeof *cut; i++) {
         snprintf(cmd, sizeof cmd,
                  "%s" IN_TREE "bin/sheaf-backend-ops test -e 5e-4 -m CPU0,ggml:Vulkan0 -r 1 -o %s",
