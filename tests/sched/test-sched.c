@@ -154,6 +154,48 @@ Test(sched, where_most_operands_lie) {
     }
 }
 
+static bool takes_any_memory(sheaf_backend_dev_t dev, sheaf_backend_buffer_type_t buft) {
+    (void)dev;
+    (void)buft;
+    return true;
+}
+
+/* B computes in A's memory and reads its own, too. A node that comes after one of B's goes to A, the
+ * better of the two, unless A cannot use one of its operands, whichever that is. */
+Test(sched, a_better_backend_with_the_same_memory) {
+    struct sheaf_backend_device_i takes_all = *b.dev.iface;
+    takes_all.supports_buft = takes_any_memory;
+    b.dev.iface = &takes_all;
+    sheaf_backend_buffer_type_t bufts[] = {&a.buft, &a.buft,
+                                           sheaf_backend_get_default_buffer_type(cpu)};
+    sheaf_backend_sched_t s = sheaf_backend_sched_new(all, bufts, 3, 64, false, false);
+    const struct sheaf_init_params params = {
+        .mem_size = 16 * sheaf_tensor_overhead() + sheaf_graph_overhead(), .no_alloc = true};
+    struct sheaf_context *leaves = sheaf_init(params), *c = sheaf_init(params);
+    sheaf_backend_buffer_t buffer;
+    cr_assert(s, "%s", sheaf_last_error());
+    struct sheaf_tensor *w = sheaf_new_tensor_1d(leaves, SHEAF_TYPE_F32, 4);
+    cr_assert(!sheaf_backend_alloc_ctx_tensors(leaves, &b.backend, &buffer));
+    struct sheaf_tensor *x = sheaf_new_tensor_1d(c, SHEAF_TYPE_F32, 4);
+    struct sheaf_tensor *first = sheaf_sqr(c, x), *moved = sheaf_sqr(c, first);
+    struct sheaf_tensor *left = sheaf_add(c, w, moved), *right = sheaf_add(c, left, w);
+    struct sheaf_cgraph *g = sheaf_new_graph(c);
+    cr_assert(!sheaf_build_forward_expand(g, right));
+    cr_assert(!sheaf_backend_sched_set_tensor_backend(s, first, &b.backend));
+    cr_assert(!sheaf_backend_sched_split_graph(s, g), "%s", sheaf_last_error());
+    cr_expect_eq(sheaf_backend_sched_get_tensor_backend(s, first), &b.backend);
+    cr_expect_eq(sheaf_backend_sched_get_tensor_backend(s, moved), &a.backend);
+    cr_expect_str_eq(sheaf_backend_sched_get_tensor_cause(s, moved),
+                     "a better backend with the same memory");
+    cr_expect_eq(sheaf_backend_sched_get_tensor_backend(s, left), &b.backend);
+    cr_expect_eq(sheaf_backend_sched_get_tensor_backend(s, right), &b.backend);
+    cr_expect_str_eq(sheaf_backend_sched_get_tensor_cause(s, right), "follows");
+    sheaf_backend_sched_free(s);
+    sheaf_backend_buffer_free(buffer);
+    sheaf_free(leaves);
+    sheaf_free(c);
+}
+
 static void lots(bool parallel) {
     sheaf_backend_sched_t s = make(parallel, false);
     for (unsigned seed = 1; seed <= 24; seed++)
