@@ -256,6 +256,41 @@ Test(spm, equal_scores_join_from_the_left) {
     sheaf_tokenizer_free(t);
 }
 
+/* -0 is no worse than 0; and a token as long as any is made of two others. */
+Test(spm, scores_of_zero_and_the_longest_token) {
+    static const char *const tokens[] = {"<unk>", "<s>", "</s>", "a",       "b",
+                                         "aa",    "ab",  "aaaa", "aaaaaaaa"};
+    const float scores[] = {0, 0, 0, -2, -2, -0.0f, 0, -1, -1.5f};
+    struct sheaf_gguf *g = sheaf_gguf_new();
+    ok(sheaf_gguf_set_str(g, "tokenizer.ggml.model", "llama"));
+    ok(sheaf_gguf_set_arr_str(g, "tokenizer.ggml.tokens", tokens, 9));
+    ok(sheaf_gguf_set_arr(g, "tokenizer.ggml.scores", SHEAF_GGUF_TYPE_FLOAT32, scores, 9));
+    ok(sheaf_gguf_set_bool(g, "tokenizer.ggml.add_bos_token", false));
+    ok(sheaf_gguf_set_bool(g, "tokenizer.ggml.add_space_prefix", false));
+    struct sheaf_tokenizer *t = make(g);
+    EXPECT_IDS(t, "aab", 0, 5, 4); /* from the left, not "ab" first */
+    EXPECT_IDS(t, "aaaaaaaa", 0, 8);
+    sheaf_tokenizer_free(t);
+}
+
+/* A token whose type says that it is unused is one of text, as in llama.cpp. Of two with one
+ * spelling the first is taken. */
+Test(spm, unused_tokens_are_text) {
+    static const char *const tokens[] = {"<unk>", "<s>", "</s>", "a", "aa", "aa"};
+    const float scores[] = {0, 0, 0, -2, -1, -1};
+    const int32_t types[] = {2, 3, 3, 1, SHEAF__TOKEN_UNUSED, 1};
+    struct sheaf_gguf *g = sheaf_gguf_new();
+    ok(sheaf_gguf_set_str(g, "tokenizer.ggml.model", "llama"));
+    ok(sheaf_gguf_set_arr_str(g, "tokenizer.ggml.tokens", tokens, 6));
+    ok(sheaf_gguf_set_arr(g, "tokenizer.ggml.scores", SHEAF_GGUF_TYPE_FLOAT32, scores, 6));
+    ok(sheaf_gguf_set_arr(g, "tokenizer.ggml.token_type", SHEAF_GGUF_TYPE_INT32, types, 6));
+    ok(sheaf_gguf_set_bool(g, "tokenizer.ggml.add_bos_token", false));
+    ok(sheaf_gguf_set_bool(g, "tokenizer.ggml.add_space_prefix", false));
+    struct sheaf_tokenizer *t = make(g);
+    EXPECT_IDS(t, "aa", 0, 4);
+    sheaf_tokenizer_free(t);
+}
+
 Test(spm, special_tokens) {
     struct sheaf_tokenizer *t = make(spm_gguf());
     /* Text cannot forge a control token, though its halves are tokens. */
@@ -344,6 +379,8 @@ Test(bpe, ranks_and_words) {
     EXPECT_IDS(llama, "x", SHEAF_TOKENIZE_ADD_SPECIAL, S, 'x');
     EXPECT_IDS(llama, "<|im_start|>x", SHEAF_TOKENIZE_ADD_SPECIAL | SHEAF_TOKENIZE_PARSE_SPECIAL, S,
                'x');
+    EXPECT_IDS(llama, "<|im_start|><|im_start|>x",
+               SHEAF_TOKENIZE_ADD_SPECIAL | SHEAF_TOKENIZE_PARSE_SPECIAL, S, S, 'x');
     EXPECT_IDS(llama, "x<|im_start|>", SHEAF_TOKENIZE_ADD_SPECIAL | SHEAF_TOKENIZE_PARSE_SPECIAL, S,
                'x', S);
     EXPECT_IDS(qwen2, "x", SHEAF_TOKENIZE_ADD_SPECIAL, 'x');
@@ -389,6 +426,58 @@ static void set_token(struct sheaf_gguf *g, size_t id, const char *text) {
     ok(sheaf_gguf_set_arr_str(g, "tokenizer.ggml.tokens", (const char *const *)list, n));
     for (size_t i = 0; i < n; i++) free(list[i]);
     free(list);
+}
+
+/* Control tokens that end a text by their name; an ordinary token of that name is text. */
+Test(bpe, control_tokens_that_end_a_text) {
+    static const char *const names[] = {"</s>",       "<eos>",       "[EOS]",
+                                        "[EOT]",      "<|fim_pad|>", "<|repo_name|>",
+                                        "<reponame>", "<|file_sep|>"};
+    for (size_t i = 0; i < N_OF(names); i++) {
+        struct sheaf_gguf *g = bpe_gguf("qwen2");
+        set_token(g, S, names[i]);
+        struct sheaf_tokenizer *t = make(g);
+        cr_expect(sheaf_tokenizer_is_eog(t, S), "%s", names[i]);
+        cr_expect_eq(sheaf_tokenizer_eot(t), S + 1, "%s ends no turn", names[i]);
+        sheaf_tokenizer_free(t);
+        g = bpe_gguf("qwen2");
+        set_token(g, S + 6, names[i]);
+        t = make(g);
+        cr_expect_not(sheaf_tokenizer_is_eog(t, S + 6), "%s", names[i]);
+        cr_expect_not(sheaf_tokenizer_is_control(t, S + 6), "%s", names[i]);
+        sheaf_tokenizer_free(t);
+    }
+}
+
+/* Of harmony (gpt-oss), whose messages follow each other: <|end|> ends one, and no text. */
+Test(bpe, an_end_of_a_message_is_not_that_of_a_text) {
+    struct sheaf_gguf *g = bpe_gguf("gpt-4o");
+    struct sheaf_tokenizer *t;
+    set_token(g, S, "<|end|>");
+    set_token(g, S + 1, "<|call|>");
+    ok(sheaf_tokenizer_new(g, &t));
+    cr_expect(sheaf_tokenizer_is_eog(t, S), "without <|return|> it is another format");
+    cr_expect_eq(sheaf_tokenizer_eot(t), S);
+    sheaf_tokenizer_free(t);
+    set_token(g, S + 2, "<|return|>");
+    ok(sheaf_gguf_set_u32(g, "tokenizer.ggml.eom_token_id", S + 3));
+    t = make(g);
+    cr_expect_not(sheaf_tokenizer_is_eog(t, S));
+    cr_expect(sheaf_tokenizer_is_eog(t, S + 1));
+    cr_expect(sheaf_tokenizer_is_eog(t, S + 2));
+    cr_expect(sheaf_tokenizer_is_eog(t, S + 3), "the key of <|eom_id|> counts");
+    cr_expect_eq(sheaf_tokenizer_eot(t), S + 2);
+    sheaf_tokenizer_free(t);
+}
+
+/* Files of this family carry the key for nothing: a text may begin with a space of its own. */
+Test(bpe, no_space_is_put_before_a_text) {
+    struct sheaf_gguf *g = bpe_gguf("qwen2");
+    ok(sheaf_gguf_set_bool(g, "tokenizer.ggml.add_space_prefix", true));
+    struct sheaf_tokenizer *t = make(g);
+    EXPECT_IDS(t, "a", 0, 'a');
+    expect_text(t, (const int32_t[]){260}, 1, SHEAF_DETOKENIZE_START, " w", 2);
+    sheaf_tokenizer_free(t);
 }
 
 Test(bpe, bytes_without_a_token_are_left_out) {
@@ -563,6 +652,9 @@ Test(stream, space_prefix_only_at_the_start) {
         sheaf_detokenizer_flush(d, &piece, &len);
     }
     sheaf_detokenizer_free(d);
+    /* nor does one that is shown */
+    expect_text(t, (const int32_t[]){1, 13, 13}, 3,
+                SHEAF_DETOKENIZE_START | SHEAF_DETOKENIZE_SPECIAL, "<s>a a", 6);
     sheaf_tokenizer_free(t);
 }
 

@@ -217,6 +217,15 @@ static const char *const eog_names[] = {
      "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>"),
 };
 
+/* Control tokens that end a generation by their name as well, as in llama.cpp: the end of a text
+ * where another token is eos, and of models of code what fills up, and begins another file. Not
+ * where the file has the name as an ordinary token: "</s>" is one of Qwen's, of HTML. */
+static const char *const text_ends[] = {
+    "</s>",          "<eos>",      "[EOS]",  "[EOT]",      "<|fim_pad|>",
+    "<fim-pad>",     "<fim_pad>",  "<PAD>",  "[PAD]",      "<|fim_repo|>",
+    "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>", "<|file_sep|>",
+};
+
 /* WordPiece puts its class token before and its separator behind a text, whatever other keys say.
  * The numbers are those of BERT's own vocabulary; the key's spelling is GGUF's. */
 static enum sheaf_status load_wordpiece_ids(struct sheaf_tokenizer *t, const struct sheaf_gguf *g) {
@@ -294,7 +303,10 @@ static void find_ends(struct sheaf_tokenizer *t) {
     for (size_t i = 0; i < N_NAMES; i++) named[i] = -1;
     for (int32_t id = 0; id < t->n_vocab; id++) {
         const char *s = sheaf__vocab_text(&t->vocab, (uint32_t)id);
-        if (s[0] != '<' && s[0] != '_') continue;
+        if (s[0] != '<' && s[0] != '_' && s[0] != '[') continue;
+        for (size_t i = 0; i < sizeof text_ends / sizeof *text_ends; i++)
+            if (t->type[id] == SHEAF__TOKEN_CONTROL && strcmp(s, text_ends[i]) == 0)
+                t->eog[id] = true;
         for (size_t i = 0; i < N_NAMES; i++)
             if (strcmp(s, eog_names[i]) == 0) {
                 if (named[i] < 0) named[i] = id;
