@@ -125,6 +125,14 @@ Test(candidates, broken_logits) {
     cr_expect_eq(sheaf_candidates_select(c, nan_at_2, 4, 100, true), SHEAF_STATUS_INVALID);
     cr_expect_not_null(strstr(sheaf_last_error(), "token 102 is not a number"));
     cr_expect_eq(c->n, 0);
+    /* also where a full list lets whole stretches of lower logits be passed over */
+    for (size_t at = 4; at < 200; at += 13) {
+        float many[200];
+        for (size_t i = 0; i < 200; i++) many[i] = 9 - (float)i;
+        many[at] = NAN;
+        cr_expect_eq(sheaf_candidates_select(c, many, 200, 0, true), SHEAF_STATUS_INVALID, "%zu",
+                     at);
+    }
     cr_expect_eq(sheaf_candidates_select(c, infinite, 2, 0, true), SHEAF_STATUS_INVALID);
     cr_expect_not_null(strstr(sheaf_last_error(), "token 1 is infinite"));
     cr_expect_eq(sheaf_candidates_select(c, infinite, 1, INT32_MAX, true), SHEAF_STATUS_INVALID);
@@ -240,6 +248,7 @@ Test(sampler, parameters) {
     } cases[] = {
         {-0.1f, 1, 0, 0, 10, "temperature is -0.1"},
         {NAN, 1, 0, 0, 10, "temperature is nan"},
+        {1001, 1, 0, 0, 10, "temperature is 1001"},
         {1, 1.5f, 0, 0, 10, "top-p is 1.5"},
         {1, -1, 0, 0, 10, "top-p is -1"},
         {1, 1, 2, 0, 10, "min-p is 2"},
@@ -349,6 +358,25 @@ Test(sampler, exact_sets) {
             cr_expect_eq(seen[order[k]], k < cases[i].kept, "case %zu, token %d", i, (int)order[k]);
         sheaf_sampler_free(s);
     }
+    sheaf_candidates_free(c);
+}
+
+/* What reaches the bound exactly is enough: equal logits have equal parts of the whole. */
+Test(sampler, bounds_count) {
+    const float logits[] = {3, -INFINITY, 3, 3, -INFINITY, 3};
+    static const struct {
+        float top_p, min_p;
+        size_t kept;
+    } cases[] = {{0.5f, 0, 2}, {0.75f, 0, 3}, {0.25f, 0, 1}, {1, 1, 4}, {0.5f, 1, 2}};
+    struct sheaf_candidates *c = new_list(6);
+    ok(sheaf_candidates_select(c, logits, 6, 0, true));
+    for (size_t i = 0; i < N_OF(cases); i++)
+        for (int32_t top_k = 0; top_k <= 6; top_k += 6) {
+            struct sheaf_sampler *s = new_sampler(1, top_k, cases[i].top_p, cases[i].min_p, 0, 6);
+            cr_expect_eq(sheaf_sampler_n_kept(s, c), cases[i].kept, "case %zu keeps %zu", i,
+                         sheaf_sampler_n_kept(s, c));
+            sheaf_sampler_free(s);
+        }
     sheaf_candidates_free(c);
 }
 
