@@ -66,12 +66,16 @@ Test(chat, templates) {
 
 /* A default longer than its field is left out, not cut. */
 Test(chat, long_default) {
-    struct sheaf_chat chat;
-    char text[2048] = "<|im_start|>system\n";
-    memset(text + strlen(text), 'x', 1000);
-    strcat(text, "<|im_end|>");
-    ok(sheaf_chat_from_template(text, &chat));
-    cr_expect_str_eq(chat.default_system, "");
+    static const size_t fits = sizeof((struct sheaf_chat *)NULL)->default_system - 1;
+    const size_t lengths[] = {1000, fits + 1, fits};
+    for (size_t i = 0; i < N_OF(lengths); i++) {
+        struct sheaf_chat chat;
+        char text[2048] = "<|im_start|>system\n";
+        memset(text + strlen(text), 'x', lengths[i]);
+        strcat(text, "<|im_end|>");
+        ok(sheaf_chat_from_template(text, &chat));
+        cr_expect_eq(strlen(chat.default_system), lengths[i] > fits ? 0 : fits, "%zu", lengths[i]);
+    }
 }
 
 /* Behind the vocabulary's others. */

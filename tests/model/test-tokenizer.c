@@ -428,6 +428,16 @@ static void set_token(struct sheaf_gguf *g, size_t id, const char *text) {
     free(list);
 }
 
+/* A pair that is listed twice has the rank of its first place. */
+Test(bpe, the_first_of_two_ranks_counts) {
+    static const char *const merges[] = {"h e", "e l", "h e"};
+    struct sheaf_gguf *g = bpe_gguf("qwen2");
+    ok(sheaf_gguf_set_arr_str(g, "tokenizer.ggml.merges", merges, N_OF(merges)));
+    struct sheaf_tokenizer *t = make(g);
+    EXPECT_IDS(t, "hel", 0, 256, 'l');
+    sheaf_tokenizer_free(t);
+}
+
 /* Control tokens that end a text by their name; an ordinary token of that name is text. */
 Test(bpe, control_tokens_that_end_a_text) {
     static const char *const names[] = {"</s>",       "<eos>",       "[EOS]",

@@ -188,6 +188,10 @@ static void expect_shown(const char *const *texts, int n, const char *answer, co
         strncat(shown, out, len);
         cr_expect_str_eq(shown, want, "'%s' in steps of %zu: '%s'", answer, step, shown);
         cr_expect_eq(s.found, strcmp(answer, want) != 0);
+        if (s.found) { /* nothing is shown behind it */
+            ok(sheaf__stop_push(&s, "more", 4, &out, &len));
+            cr_expect_eq(len, 0, "'%s'", answer);
+        }
         sheaf__stop_free(&s);
     }
 }
