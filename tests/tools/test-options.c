@@ -145,6 +145,8 @@ Test(options, that_do_not_fit, .timeout = 60) {
 /* Names and habits of other programs: taken, explained, or refused with a reason. */
 Test(options, of_other_programs, .timeout = 60) {
     fails("sheaf-run -m x -p y --grammar z", "--grammar: answers are not constrained here");
+    fails("sheaf-run -m x -p y --repeat-penalty 1.1", "--repeat-penalty: tokens are chosen by");
+    fails("sheaf-run -m x -p y --mirostat=2", "--mirostat: tokens are chosen by --temp, --top-k");
     fails("sheaf-run -m x -np 4", "-np: one sequence only");
     fails("sheaf-run -m x -p y -ctk q8_0 -ctv f16", "keys and values have one type");
     fails("sheaf-run -m x -p y word", "unexpected argument 'word' (see --help)");

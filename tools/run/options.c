@@ -122,6 +122,13 @@ static const struct option options[] = {
      "answers are not constrained here; llama.cpp's own programs do it, and run on all ranks by "
      "sheaf-worker (docs/llamacpp.md)",
      NULL},
+    {"--repeat-penalty",
+     "--repeat-last-n --presence-penalty --frequency-penalty --dry-multiplier --xtc-probability "
+     "--typical --typical-p --mirostat --top-n-sigma --dynatemp-range --samplers",
+     OPTION_REFUSED, 0, 0, 0, 0, NULL,
+     "tokens are chosen by --temp, --top-k, --top-p and --min-p here; llama.cpp's own programs "
+     "have more, and run on all ranks by sheaf-worker (docs/llamacpp.md)",
+     NULL},
     {"--parallel", "-np", OPTION_REFUSED, 0, 0, 0, 0, NULL,
      "one sequence only; llama-server on all ranks, by sheaf-worker, has slots (docs/llamacpp.md)",
      NULL},
