@@ -295,6 +295,54 @@ Test(gguf, a_header_that_became_shorter) {
     sheaf_gguf_free(g);
 }
 
+/* A number of every type, as an unsigned and as a signed one, where it fits. */
+Test(gguf, numbers_of_every_type) {
+    static const struct {
+        const char *key;
+        enum sheaf_gguf_type type;
+        size_t size;
+        uint64_t bits;
+        bool is_u, is_i;
+        uint64_t u;
+        int64_t i;
+    } n[] = {
+        {"u8", SHEAF_GGUF_TYPE_UINT8, 1, 0xfd, true, true, 253, 253},
+        {"i8", SHEAF_GGUF_TYPE_INT8, 1, 0xfd, false, true, 0, -3},
+        {"u16", SHEAF_GGUF_TYPE_UINT16, 2, 0xfed4, true, true, 65236, 65236},
+        {"i16", SHEAF_GGUF_TYPE_INT16, 2, 0xfed4, false, true, 0, -300},
+        {"i32", SHEAF_GGUF_TYPE_INT32, 4, 0x80000000, false, true, 0, INT32_MIN},
+        {"i64", SHEAF_GGUF_TYPE_INT64, 8, UINT64_MAX, false, true, 0, -1},
+        {"i64 positive", SHEAF_GGUF_TYPE_INT64, 8, 7, true, true, 7, 7},
+        {"u64", SHEAF_GGUF_TYPE_UINT64, 8, (uint64_t)1 << 63, true, false, (uint64_t)1 << 63, 0},
+        {"-1.0f", SHEAF_GGUF_TYPE_FLOAT32, 4, 0xbf800000, false, true, 0, -1},
+        {"1.5f", SHEAF_GGUF_TYPE_FLOAT32, 4, 0x3fc00000, false, false, 0, 0},
+        {"NaN", SHEAF_GGUF_TYPE_FLOAT32, 4, 0x7fc00000, false, false, 0, 0},
+        {"2^63", SHEAF_GGUF_TYPE_FLOAT64, 8, 0x43e0000000000000, true, false, (uint64_t)1 << 63, 0},
+        {"2^64", SHEAF_GGUF_TYPE_FLOAT64, 8, 0x43f0000000000000, false, false, 0, 0},
+        {"-2^63", SHEAF_GGUF_TYPE_FLOAT64, 8, 0xc3e0000000000000, false, true, 0, INT64_MIN},
+    };
+    enum { N = sizeof n / sizeof *n };
+    struct bytes b = {.n = 0};
+    struct sheaf_gguf *g;
+    header(&b, 3, 0, N);
+    for (int k = 0; k < N; k++) {
+        string(&b, n[k].key);
+        number(&b, n[k].type, 4);
+        number(&b, n[k].bits, (int)n[k].size);
+    }
+    save(b.data, b.n);
+    cr_assert_eq(sheaf_gguf_open(path, &g), 0, "%s", sheaf_last_error());
+    for (int k = 0; k < N; k++) {
+        uint64_t u = 0;
+        int64_t i = 0;
+        cr_expect_eq(!sheaf_gguf_get_u64(g, n[k].key, &u), n[k].is_u, "%s", n[k].key);
+        cr_expect_eq(!sheaf_gguf_get_i64(g, n[k].key, &i), n[k].is_i, "%s", n[k].key);
+        cr_expect_eq(u, n[k].u, "%s", n[k].key);
+        cr_expect_eq(i, n[k].i, "%s", n[k].key);
+    }
+    sheaf_gguf_free(g);
+}
+
 Test(gguf, getters_lose_nothing) {
     struct sheaf_gguf *g;
     uint64_t u;
@@ -516,6 +564,11 @@ Test(gguf, control_characters_in_names) {
     tensor(&b, "w\nsheaf: all is well", 1, 32, 1, 0, 0);
     pad(&b, b.n + 1000);
     refused(&b, "a tensor name 'w...' holds the control character 0x0a");
+    b.n = 0;
+    header(&b, 3, 0, 1);
+    string(&b, "a\177b");
+    pad(&b, b.n + 20);
+    refused(&b, "a key 'a...' holds the control character 0x7f");
 }
 
 static void tensor_of_bytes(struct bytes *b, uint8_t value) {
