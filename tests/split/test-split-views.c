@@ -336,3 +336,108 @@ Test(exhaustive, moves) {
     cr_expect_eq(c.wrong, 0);
     cr_expect_gt(c.yes * 4, c.possible * 3);
 }
+
+/* ---- any views ---- */
+
+static int64_t below(uint64_t *seed, int64_t n) {
+    return (int64_t)(split_random(seed) % (uint64_t)n);
+}
+
+/* Strides that an operand has, and others; elements of the view may overlap or interleave. */
+static struct view_case random_view(uint64_t *seed) {
+    struct view_case v = {.name = "random", .permute = PLAIN_ORDER};
+    int64_t room = 96, size = 1;
+    for (int i = 0; i < 4; i++) {
+        v.from[i] = 1 + below(seed, room < 8 ? room : 8);
+        room /= v.from[i];
+        size *= v.from[i];
+    }
+    for (int i = below(seed, 3) ? 0 : 3; i > 0; i--) {
+        const int j = (int)below(seed, i + 1), t = v.permute[i];
+        v.permute[i] = v.permute[j];
+        v.permute[j] = t;
+    }
+    v.offset = below(seed, 3) ? 0 : below(seed, size);
+    room = size - 1 - v.offset; /* behind the last element */
+    for (int i = 0; i < 4; i++) {
+        const int64_t row = v.from[0], plane = row * v.from[1];
+        const int64_t steps[] = {1, row, plane, plane * v.from[2], 2, 3, 2 * row};
+        v.nb[i] = below(seed, 6) ? steps[below(seed, 7)] : 1 + below(seed, size);
+        if (i == 0 && below(seed, 2)) v.nb[0] = 1;
+        const int64_t most = room / v.nb[i] + 1;
+        v.to[i] = below(seed, 3) || most > 12 ? 1 + below(seed, most < 8 ? most : 8) : most;
+        room -= (v.to[i] - 1) * v.nb[i];
+    }
+    return v;
+}
+
+/* Runs, single indices, repeats of these, or runs that overlap. */
+static const struct sheaf__cut *random_cut(struct sheaf__pool *pool, uint64_t *seed, int64_t n) {
+    const int d = pool->n_members;
+    const int64_t form = below(seed, 4);
+    int64_t end[MAX_MEMBERS + 1] = {0}, period = form == 2 ? 1 + below(seed, n) : n;
+    uint8_t owner[96];
+    while (n % period) period--;
+    for (int j = 0; j < d; j++) end[j + 1] = j == d - 1 ? n : end[j] + below(seed, n - end[j] + 1);
+    for (int64_t i = 0; i < n; i++) owner[i] = (uint8_t)below(seed, d);
+    sheaf__cut_begin(pool);
+    for (int j = 0; j < d; j++) {
+        if (form == 0 || form == 3)
+            sheaf__cut_add(pool, end[j], end[j + 1] + (form == 3 && end[j + 1] < n));
+        for (int64_t i = 0; i < n && (form == 1 || form == 2); i++)
+            if (owner[i % period] == j) sheaf__cut_add(pool, i, i + 1);
+        sheaf__cut_next_member(pool);
+    }
+    return sheaf__cut_end(pool, n);
+}
+
+/* Is what the planner says of the view true for the member? */
+static bool is_right(const struct view_case *v, const T *from, const int64_t from_nb[4],
+                     const T *to, struct sheaf__st st, struct sheaf__st got, int member) {
+    const struct sheaf__layout lf = sheaf__layout_of(from), lt = sheaf__layout_of(to);
+    int64_t local_nb[4], offset, stride[4], ne[4], at = -1;
+    size_t nb[4], mine[4];
+    slice_strides(v, st, member, nb, local_nb);
+    memcpy(ne, to->ne, sizeof ne);
+    ne[got.axis] = sheaf__cut_count(got.cut, member);
+    if (!addressable(v, from->ne, from_nb, local_nb, st, got, member, &offset, stride) ||
+        !sheaf__view_local(&lf, &lt, v->offset * 4, st, got, member, nb, ne, mine, &at))
+        return false;
+    bool same = ne[got.axis] == 0 || at == offset * 4;
+    for (int a = 0; a < 4 && ne[got.axis]; a++)
+        same = same && (ne[a] < 2 || (int64_t)mine[a] == stride[a] * 4);
+    return same;
+}
+
+Test(random, views) {
+    enum { VIEWS = 6000, CUTS = 12 };
+    long offered = 0, wrong = 0;
+    for (uint64_t n = 0; n < VIEWS; n++) {
+        uint64_t seed = n;
+        const struct view_case v = random_view(&seed);
+        T from, to;
+        int64_t from_nb[4];
+        struct sheaf__pool pool;
+        cr_assert_eq(sheaf__pool_init(&pool, 2 + (int)below(&seed, MAX_MEMBERS - 1)),
+                     SHEAF_STATUS_SUCCESS);
+        make_tensors(&v, &from, &to, from_nb);
+        const struct sheaf__layout lf = sheaf__layout_of(&from), lt = sheaf__layout_of(&to);
+        for (int k = 0; k < CUTS; k++) {
+            const int axis = (int)below(&seed, 4);
+            const struct sheaf__cut *cut = random_cut(&pool, &seed, from.ne[axis]);
+            struct sheaf__st got = {0};
+            if (!sheaf__view_transfer(&pool, &lf, &lt, v.offset * 4, axis, cut, &got)) continue;
+            offered++;
+            for (int j = 0; j < pool.n_members; j++) {
+                if (is_right(&v, &from, from_nb, &to, sheaf__st_s(axis, cut), got, j)) continue;
+                wrong++;
+                cr_log_error("view %llu, cut %d, member %d", (unsigned long long)n, k, j);
+                break;
+            }
+        }
+        sheaf__pool_free(&pool);
+    }
+    printf("random views: %ld offered, %ld wrong\n", offered, wrong);
+    cr_expect_eq(wrong, 0);
+    cr_expect_gt(offered, VIEWS * CUTS / 2);
+}
