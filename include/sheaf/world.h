@@ -50,8 +50,9 @@ struct sheaf_world_params {
  *   COLLECTIVE  SHEAF_TIMEOUT_COLLECTIVE_MS  SHEAF_TIMEOUT_MS; waits for the slowest included
  *   FINALIZE    SHEAF_TIMEOUT_FINALIZE_MS    SHEAF_TIMEOUT_MS
  * SHEAF_TIMEOUT_MS is 60000. IDLE, the time between calls, has no limit of its own: other ranks
- * that wait meanwhile have. A rank that is silent for SHEAF_TIMEOUT_HEARTBEAT_MS (20000) is lost:
- * its process is stopped, or its host or link is down. A rank that dies is noticed at once. */
+ * that wait meanwhile have. While a rank loads, waits of others for it go on. A rank that is silent
+ * for SHEAF_TIMEOUT_HEARTBEAT_MS (20000) is lost: its process is stopped, or its host or link is
+ * down. A rank that dies is noticed at once. */
 enum sheaf_phase {
     SHEAF_PHASE_IDLE,
     SHEAF_PHASE_START,

@@ -326,6 +326,11 @@ static int fault(const char *kind, int culprit, size_t n) {
             if (!strcmp(kind, "later")) sleep(5);
             if (!strcmp(kind, "suspend")) compute(600); /* until behind the stop */
             if (!strcmp(kind, "slow")) compute(3500);   /* longer than the limit */
+            if (!strcmp(kind,
+                        "loads")) { /* longer than the limit of a wait for it and of its guard */
+                sheaf_world_enter(SHEAF_PHASE_LOAD, "a large file");
+                sleep(7);
+            }
             if (!strcmp(kind, "die")) _exit(9);
             if (!strcmp(kind, "kill") || !strcmp(kind, "stop")) {
                 if (getenv("TEST_START")) sum(me, x, n, &what, kind);

@@ -275,6 +275,11 @@ static bool differ(const char *how) {
         sleep(5);
     }
     if (!strcmp(how, "slow") && odd) usleep(1200000);
+    if (!strcmp(how, "load") && odd) {
+        sheaf_world_enter(SHEAF_PHASE_LOAD, "a large file");
+        sleep(4);
+        sheaf_world_enter(SHEAF_PHASE_IDLE, NULL);
+    }
     if (!strcmp(how, "plan")) {
         sheaf_world_enter(SHEAF_PHASE_PLAN, "a large graph");
         if (odd) sleep(3);

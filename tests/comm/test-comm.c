@@ -943,6 +943,17 @@ Test(comm_faults, late_within_the_limit_of_the_group_is_fine, .timeout = 120) {
         cr_assert_eq(count("ok rank"), 3, "%s\n%s", *on, out);
     }
 }
+/* One that loads has the time of that, also where others wait for it in a collective. */
+Test(comm_faults, loading_longer_than_a_collective_may_take_is_fine, .timeout = 120) {
+    static const char *const envs[] = {
+        SHM, MPI " TEST_START=1", "TEST_START=1 SHEAF_COMM_TRANSPORT=hosts:0,1,0",
+        "SHEAF_COMM_TRANSPORT=hosts:0,0,1" /* rank 2 waits for rank 0, that for rank 1 */};
+    for (size_t i = 0; i < sizeof envs / sizeof *envs; i++) {
+        const int rc = run_fault(envs[i], "loads", 2048);
+        cr_expect_eq(rc, 0, "%s: status %d\n%s", envs[i], rc, out);
+        cr_expect_eq(count("ok rank"), 3, "%s\n%s", envs[i], out);
+    }
+}
 /* All ranks are stopped for longer than the limits, one while it computes, the others in the sum. */
 Test(comm_faults, job_that_is_suspended_goes_on, .timeout = 120) {
     static const char *const envs[] = {SHM, MPI, TWO_AND_ONE, MPI " TEST_START=1"};

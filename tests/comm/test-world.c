@@ -364,6 +364,11 @@ Test(world_ranks, wait_for_a_slow_one, .timeout = 120) {
 Test(world_ranks, wait_for_one_that_plans, .timeout = 120) {
     expect_ok("SHEAF_TIMEOUT_COLLECTIVE_MS=1000 SHEAF_TIMEOUT_PLAN_MS=20000", 3, "plan");
 }
+/* Those that wait for one that loads see it do so, and that it makes progress. */
+Test(world_ranks, wait_for_one_that_loads, .timeout = 120) {
+    expect_ok("SHEAF_TIMEOUT_MS=1000", 3, "load");
+    expect_ok("SHEAF_TIMEOUT_MS=1000 SHEAF_COMM_TRANSPORT=mpi", 3, "load");
+}
 Test(world_ranks, wait_for_an_order_without_a_limit, .timeout = 120) {
     /* over TCP the bytes behind the header take a while */
     expect_ok("SHEAF_TIMEOUT_MS=1000 OMPI_MCA_btl=self,tcp", 2, "late-call");

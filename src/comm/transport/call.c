@@ -71,6 +71,13 @@ void sheaf__describe_call(const void *call, char *text, size_t size) {
              (unsigned long long)c->head.bytes, (unsigned long long)c->head.sequence);
 }
 
+bool sheaf__group_loads(const void *call, uint64_t now) {
+    const struct sheaf_comm *comm = ((const struct sheaf__call *)call)->comm;
+    bool any = false;
+    for (int m = 0; m < comm->n && !any; m++) any = sheaf__loads(comm->rank_of[m], now);
+    return any;
+}
+
 enum sheaf_status sheaf__diverged(const struct sheaf__call *c, int rank,
                                   const struct sheaf__head *theirs) {
     char mine[256];

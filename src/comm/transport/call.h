@@ -27,6 +27,8 @@ struct sheaf__member *sheaf__find_member(const struct sheaf_comm *comm, int memb
 void sheaf__note_call(struct sheaf__call *c);
 /* "all_reduce 'ffn_out' (node 7, 8192 bytes, collective 12)" */
 void sheaf__describe_call(const void *call, char *text, size_t size);
+/* Does a rank of the group load? Each wait of its collectives may be one for that rank. */
+bool sheaf__group_loads(const void *call, uint64_t now);
 /* Ends the job because a peer (of that rank) is elsewhere. */
 enum sheaf_status sheaf__diverged(const struct sheaf__call *c, int rank,
                                   const struct sheaf__head *theirs);

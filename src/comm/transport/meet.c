@@ -25,8 +25,16 @@ static __attribute__((noinline)) enum sheaf_status
 look_around(struct sheaf__call *c, enum wait_for why, int place, uint64_t spins) {
     const struct sheaf_comm *comm = c->comm;
     if (sheaf__has_failed(sheaf__world())) return sheaf__report_failure();
+    struct sheaf__idle *idle = sheaf__pending_idle(c->pending);
     const uint64_t now = sheaf__time_ns(), waited = now - c->start - sheaf__away(&c->away, now);
-    if (waited >= comm->timeout_ns + comm->timeout_ns / 8 * waits[why].extra_eighths) {
+    const uint64_t limit = comm->timeout_ns + comm->timeout_ns / 8 * waits[why].extra_eighths;
+    if (waited >= limit && sheaf__forgive_load(&c->away, sheaf__group_loads(c, now), waited - limit,
+                                               comm->timeout_ns)) {
+        if (idle)
+            idle->touch(idle, now);
+        else
+            sheaf__touch(now);
+    } else if (waited >= limit) {
         char doing[256], where[256];
         const int member = sheaf__member_at(comm, place);
         sheaf__describe_call(c, doing, sizeof doing);
@@ -36,7 +44,6 @@ look_around(struct sheaf__call *c, enum wait_for why, int place, uint64_t spins)
                            "SHEAF_TIMEOUT_MS",
                            doing, (double)waited * 1e-9, member, where, waits[why].what);
     }
-    struct sheaf__idle *idle = sheaf__pending_idle(c->pending);
     if (idle && idle->nap(idle)) return SHEAF_STATUS_SUCCESS;
     if (spins < comm->spins) return SHEAF_STATUS_SUCCESS;
     sheaf__back_off(waited);

@@ -142,6 +142,7 @@ static enum sheaf_status wait_lane(struct sheaf__call *c, int lane, unsigned bey
         .start = c->start,
         .deadline = c->start + comm->timeout_ns + comm->timeout_ns / 16 * beyond,
         .away = &c->away,
+        .loads = sheaf__group_loads,
         .describe = sheaf__describe_call,
         .user = c,
         .idle = sheaf__pending_idle(c->pending),

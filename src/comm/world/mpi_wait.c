@@ -4,6 +4,8 @@
 
 #include "comm/world/world.h"
 
+static const uint64_t LOOK_NS = 100000000; /* between looks at a rank that loads */
+
 enum sheaf_status sheaf__mpi_allowed(const char *doing) {
     if (!sheaf__world()->one_thread || sheaf__board_is_main()) return SHEAF_STATUS_SUCCESS;
     return sheaf_set_error(SHEAF_STATUS_INVALID,
@@ -46,21 +48,28 @@ static bool is_open(const struct sheaf__mpi_wait *w, int i) {
     return !flag;
 }
 
-/* A rank that is still loading and makes progress may take longer than the limit. Returns the time
- * until which it may. */
-static uint64_t patience(const struct sheaf__mpi_wait *w) {
-    uint64_t until = w->deadline;
-    for (int i = 0; i < w->n; i++) {
-        const struct sheaf__line *l = sheaf__line(w->peers[i]);
-        if (!l || !is_open(w, i) ||
-            atomic_load_explicit(&l->kind, memory_order_relaxed) == SHEAF__KIND_EXCHANGE ||
-            atomic_load_explicit(&l->phase, memory_order_relaxed) != SHEAF_PHASE_LOAD)
-            continue;
-        const uint64_t limit = sheaf__world()->limit_ns[SHEAF_PHASE_LOAD] +
-                               atomic_load_explicit(&l->since_ns, memory_order_relaxed);
-        if (limit > until) until = limit;
-    }
-    return until;
+bool sheaf__loads(int rank, uint64_t now) {
+    const struct sheaf__line *l = sheaf__line(rank);
+    return l && atomic_load_explicit(&l->phase, memory_order_relaxed) == SHEAF_PHASE_LOAD &&
+           atomic_load_explicit(&l->kind, memory_order_relaxed) != SHEAF__KIND_EXCHANGE &&
+           now < atomic_load_explicit(&l->since_ns, memory_order_relaxed) +
+                     sheaf__world()->limit_ns[SHEAF_PHASE_LOAD];
+}
+
+bool sheaf__forgive_load(struct sheaf__absence *a, bool loads, uint64_t late, uint64_t limit) {
+    if (!loads && !a->loading) return false;
+    a->total += late + (loads ? LOOK_NS : limit);
+    a->loading = loads;
+    return true;
+}
+
+static bool any_loads(const struct sheaf__mpi_wait *w, uint64_t now) {
+    bool any = false;
+    if (w->loads) return w->loads(w->user, now);
+    sheaf__mpi_lock();
+    for (int i = 0; i < w->n && !any; i++) any = sheaf__loads(w->peers[i], now) && is_open(w, i);
+    sheaf__mpi_unlock();
+    return any;
 }
 
 /* Names the ranks whose requests are open: "rank 2 (b), last seen in load 'x', and 3 more". */
@@ -85,9 +94,19 @@ static void name_open(const struct sheaf__mpi_wait *w, char *text, size_t size) 
         snprintf(text, size, "%s", where);
 }
 
+static enum sheaf_status fail_late(const struct sheaf__mpi_wait *w, uint64_t waited) {
+    char doing[256], missing[320];
+    w->describe(w->user, doing, sizeof doing);
+    sheaf__mpi_lock();
+    name_open(w, missing, sizeof missing);
+    sheaf__mpi_unlock();
+    return sheaf__fail(
+        SHEAF_STATUS_TIMEOUT, "%s: waited %.1f s for %s; if it is only slow, raise %s", doing,
+        (double)waited * 1e-9, missing, w->setting ? w->setting : "SHEAF_TIMEOUT_MS");
+}
+
 enum sheaf_status sheaf__mpi_wait_all(const struct sheaf__mpi_wait *w) {
     struct sheaf__world *world = sheaf__world();
-    uint64_t deadline = w->deadline;
     int done = w->n == 0;
     for (unsigned spins = 1;; spins++) {
         if (!done) {
@@ -103,24 +122,14 @@ enum sheaf_status sheaf__mpi_wait_all(const struct sheaf__mpi_wait *w) {
         if (!napped && spins % 64 && spins < (world->crowded ? 1 : 2000)) continue;
         if (sheaf__has_failed(world)) return sheaf__report_failure();
         const uint64_t now = sheaf__time_ns(), away = sheaf__away(w->away, now);
-        if (!w->unlimited && now >= deadline + away) {
-            char doing[256], missing[320];
-            w->describe(w->user, doing, sizeof doing);
-            sheaf__mpi_lock();
-            deadline = patience(w);
-            name_open(w, missing, sizeof missing);
-            sheaf__mpi_unlock();
-            if (now < deadline + away) {
-                if (w->idle)
-                    w->idle->touch(w->idle, now);
-                else
-                    sheaf__touch(now);
-                continue;
-            }
-            return sheaf__fail(SHEAF_STATUS_TIMEOUT,
-                               "%s: waited %.1f s for %s; if it is only slow, raise %s", doing,
-                               (double)(now - w->start - away) * 1e-9, missing,
-                               w->setting ? w->setting : "SHEAF_TIMEOUT_MS");
+        if (!w->unlimited && now >= w->deadline + away) {
+            if (!sheaf__forgive_load(w->away, any_loads(w, now), now - (w->deadline + away),
+                                     w->deadline - w->start))
+                return fail_late(w, now - w->start - away);
+            if (w->idle)
+                w->idle->touch(w->idle, now);
+            else
+                sheaf__touch(now);
         }
         if (napped) continue;
         /* Idle ranks may wait for an interactive one: the longer the wait, the longer the sleep. */

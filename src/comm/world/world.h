@@ -93,6 +93,7 @@ enum sheaf_status sheaf__mpi_check(int code, const char *doing);
 enum { SHEAF__AWAY_NS = 1000000000 };
 struct sheaf__absence {
     uint64_t looked, total; /* looked: the last time, at first the start of the wait */
+    bool loading;           /* a rank did, as sheaf__forgive_load was told last */
 };
 /* At every look of the wait: the total until now. */
 static inline uint64_t sheaf__away(struct sheaf__absence *a, uint64_t now) {
@@ -100,6 +101,12 @@ static inline uint64_t sheaf__away(struct sheaf__absence *a, uint64_t now) {
     a->looked = now;
     return a->total;
 }
+
+/* Does the rank load, within its limit? A wait for it is not late then. */
+bool sheaf__loads(int rank, uint64_t now);
+/* A wait is `late` beyond its limit. True: it goes on, because a rank loads, or did so until now;
+ * the limit is longer by a moment, or by itself when none loads any more. */
+bool sheaf__forgive_load(struct sheaf__absence *a, bool loads, uint64_t late, uint64_t limit);
 
 /* What a thread does between looks at MPI, if a member computes beside it. */
 struct sheaf__idle {
@@ -118,6 +125,8 @@ struct sheaf__mpi_wait {
     uint64_t not_before; /* clock time before which nothing counts as arrived; 0 none */
     uint64_t start, deadline;
     struct sheaf__absence *away; /* since `start`; it moves the deadline */
+    /* Does a rank load, for which this wait may be? NULL: asks the peers of open requests. */
+    bool (*loads)(const void *user, uint64_t now);
     /* writes what is being done, for messages: "all_reduce 'x' (node 3, 64 bytes)" */
     void (*describe)(const void *user, char *text, size_t size);
     const void *user;
