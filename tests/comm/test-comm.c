@@ -236,6 +236,48 @@ Test(comm, started_time_is_hidden_until_it_is_waited_for) {
     sheaf_comm_free(comm);
 }
 
+/* The board has the call under way, of several that were started: for messages about a late rank. */
+static struct sheaf__activity seen[3];
+static void *look_and_sum(void *arg) {
+    float x[4] = {0};
+    for (int i = 0; i < 3; i++) {
+        usleep(300000);
+        sheaf__read_line(0, &seen[i]);
+        sheaf_comm_all_reduce(arg, 1, x, 4, &(struct sheaf_comm_what){(uint32_t)i, "x"});
+    }
+    return NULL;
+}
+Test(comm, shows_the_call_that_it_waits_for) {
+    struct sheaf_comm *comm;
+    pthread_t thread;
+    float x[3][4] = {{0}};
+    uint64_t ticket = 0;
+    sheaf__board_own();
+    cr_assert_eq(sheaf_comm_new((int[]){0, 0}, 2, NULL, &comm), SHEAF_STATUS_SUCCESS);
+    pthread_create(&thread, NULL, look_and_sum, comm);
+    for (uint32_t i = 0; i < 3; i++) {
+        const struct sheaf_comm_call call = {.size = sizeof call,
+                                             .kind = SHEAF_COMM_ALL_REDUCE,
+                                             .recv = x[i],
+                                             .n = 4,
+                                             .what = {i, "x"}};
+        cr_assert_eq(sheaf_comm_start(comm, 0, &call, &ticket), SHEAF_STATUS_SUCCESS);
+        if (i) cr_assert_eq(sheaf_comm_wait(comm, 0, ticket), SHEAF_STATUS_SUCCESS);
+    }
+    pthread_join(thread, NULL);
+    for (uint32_t i = 0; i < 3; i++) {
+        const struct sheaf__activity *a = &seen[i];
+        cr_expect(a->phase == SHEAF_PHASE_COLLECTIVE && a->kind == SHEAF_COMM_ALL_REDUCE &&
+                      a->node == i && a->bytes == 16 && a->sequence == i + 1 &&
+                      !strcmp(a->name, "x"),
+                  "call %u: phase %d, node %u, %zu bytes, collective %zu", i, (int)a->phase,
+                  a->node, (size_t)a->bytes, (size_t)a->sequence);
+    }
+    sheaf__read_line(0, &seen[0]);
+    cr_expect_eq(seen[0].phase, SHEAF_PHASE_IDLE);
+    sheaf_comm_free(comm);
+}
+
 Test(comm, describes_itself) {
     struct sheaf_comm *comm;
     cr_assert_eq(sheaf_comm_new((int[]){0}, 1, NULL, &comm), SHEAF_STATUS_SUCCESS);
