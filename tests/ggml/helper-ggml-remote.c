@@ -96,6 +96,25 @@ static void check_view_over_another(void) {
     end(&r);
 }
 
+/* Two tensors are one weight. */
+static void check_two_of_a_weight(void) {
+    struct remote r;
+    float got[N * M];
+    make(&r);
+    struct gg_tensor *w[] = {tensor(r.ctx, N, M, "w"), tensor(r.ctx, N, M, "w")};
+    for (int i = 0; i < 2; i++) at_offset(r.weights, w[i], 0);
+    struct gg_tensor *sum = in(r.work, add(r.ctx, w[0], w[1]), &r.at_work);
+    struct gg_cgraph *g = graph_of(r.ctx, sum, 0);
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < N * M; i++) r.values[i] += 1;
+        set(w[round], r.values, 0, BYTES);
+        expect(compute(g) == GG_STATUS_SUCCESS, "status of two tensors of a weight");
+        get(sum, got, sizeof got);
+        expect(!differ(got, r.values, N * M, 2), "the sum of two tensors of a weight");
+    }
+    end(&r);
+}
+
 /* A tensor of no elements lies where another one begins, which stays where it is. */
 static void check_empty_operand(void) {
     enum { CONCAT = 13 };
@@ -273,6 +292,59 @@ static void check_parts(void) {
     end(&r);
 }
 
+/* t writes over what `shown` shows. */
+static struct gg_tensor *over(struct gg_tensor *t, struct gg_tensor *shown) {
+    t->view_src = shown->view_src ? shown->view_src : shown;
+    t->view_offs = shown->view_offs;
+    t->data = shown->data;
+    t->buffer = shown->buffer;
+    memcpy(t->nb, shown->nb, sizeof t->nb);
+    return t;
+}
+
+/* Views of views, a copy behind the start of a tensor, and columns that are scaled in their place: of a
+ * weight, an input and a result. */
+static void check_views_of(int kind) {
+    typedef void (*usage_fn)(struct gg_buffer *, int);
+    typedef void (*expand_fn)(struct gg_cgraph *, struct gg_tensor *);
+    enum { CPY = 5, ROW = N * 4 };
+    struct remote r;
+    float got[N * M], want[N * M];
+    make(&r);
+    CALL(usage_fn, "ggml_backend_buffer_set_usage")(r.work, GG_USAGE_COMPUTE);
+    struct gg_tensor *x = kind ? in(r.work, tensor(r.ctx, N, M, "x"), &r.at_work)
+                               : in(r.weights, tensor(r.ctx, N, M, "x"), &r.at);
+    struct gg_tensor *root = kind < 2 ? x : in(r.work, scale(r.ctx, x, 1), &r.at_work);
+    struct gg_tensor *third = view(r.ctx, view(r.ctx, root, N * 4, ROW), N, ROW);
+    struct gg_tensor *twice = in(r.work, scale(r.ctx, third, 2), &r.at_work);
+    twice->flags |= GG_FLAG_OUTPUT;
+    struct gg_tensor *fifth = view(r.ctx, root, N, 4 * ROW);
+    struct gg_tensor *copy = over(scale(r.ctx, twice, 1), fifth);
+    copy->op = CPY;
+    copy->src[1] = fifth;
+    struct gg_tensor *half = view(r.ctx, root, N / 2, 0);
+    half->ne[1] = M;
+    half->nb[1] = ROW;
+    half->nb[2] = half->nb[3] = ROW * M;
+    struct gg_tensor *columns = over(scale(r.ctx, half, 5), half);
+    struct gg_tensor *all = in(r.work, scale(r.ctx, root, 1), &r.at_work);
+    struct gg_cgraph *g = graph_of(r.ctx, twice, 0);
+    struct gg_tensor *more[] = {copy, columns, all};
+    for (int i = 0; i < 3; i++) CALL(expand_fn, "ggml_build_forward_expand")(g, more[i]);
+    set(x, r.values, 0, BYTES);
+    memcpy(want, r.values, sizeof want);
+    for (int i = 0; i < N; i++) want[4 * N + i] = 2 * want[2 * N + i];
+    for (int i = 0; i < N * M; i++) want[i] *= i % N < N / 2 ? 5 : 1;
+    expect(compute(g) == GG_STATUS_SUCCESS, "status of views");
+    get(twice, got, ROW);
+    expect(!differ(got, r.values + 2 * N, N, 2), "a view of a view");
+    get(all, got, sizeof got);
+    expect(!differ(got, want, N * M, 1), "a tensor that was written through views");
+    get(root, got, sizeof got);
+    expect(!differ(got, want, N * M, 1), "its bytes afterwards");
+    end(&r);
+}
+
 /* A part writes over an input, which the next part reads. */
 static void check_input_written_in_place(void) {
     typedef void (*usage_fn)(struct gg_buffer *, int);
@@ -282,11 +354,8 @@ static void check_input_written_in_place(void) {
     make(&r);
     CALL(usage_fn, "ggml_backend_buffer_set_usage")(r.work, GG_USAGE_COMPUTE);
     struct gg_tensor *x = in(r.work, tensor(r.ctx, N, M, "x"), &r.at_work);
-    struct gg_tensor *over = scale(r.ctx, x, 3), *made[2];
-    over->view_src = x;
-    over->data = x->data;
-    over->buffer = x->buffer;
-    for (int i = 0; i < 2; i++) made[i] = in(r.work, scale(r.ctx, i ? x : over, 2), &r.at_work);
+    struct gg_tensor *thrice = over(scale(r.ctx, x, 3), x), *made[2];
+    for (int i = 0; i < 2; i++) made[i] = in(r.work, scale(r.ctx, i ? x : thrice, 2), &r.at_work);
     struct gg_cgraph *g = graph_of(r.ctx, made[0], 0);
     CALL(expand_fn, "ggml_build_forward_expand")(g, made[1]);
     for (int round = 0; round < 2; round++) {
@@ -335,12 +404,14 @@ int main(int argc, char **argv) {
         backend = dev->iface.init_backend(dev, NULL);
         check_views_without_source();
         check_view_over_another();
+        check_two_of_a_weight();
         check_empty_operand();
         check_strided_leaf();
         check_inputs_by_turns();
         check_tensors_over_others();
         check_another_type();
         check_parts();
+        for (int kind = 0; kind < 3; kind++) check_views_of(kind);
         check_input_written_in_place();
         check_buffer_that_is_freed();
         backend->iface.free(backend);
