@@ -113,6 +113,30 @@ static void check_partly_filled(const void *data, int content) {
     end(ctx, weights, work);
 }
 
+/* Another file has the name of the one that is mapped. */
+static void check_replaced_file(void) {
+    static float values[N * M];
+    char old[] = "/tmp/sheaf-weights-XXXXXX", new[] = "/tmp/sheaf-weights-XXXXXX";
+    const int fd[] = {mkstemp(old), mkstemp(new)};
+    for (int k = 0; k < 2; k++) {
+        fill(values, k);
+        expect(write(fd[k], values, BYTES) == BYTES, "a file");
+    }
+    void *data = mmap(NULL, BYTES, PROT_READ, MAP_SHARED, fd[0], 0);
+    expect(!rename(new, old), "a file in the place of another");
+    check_weight(data, 0, 14);
+    for (int k = 0; k < 2; k++) close(fd[k]);
+    unlink(old);
+}
+
+static int resident_pages(void *from, size_t bytes) {
+    unsigned char pages[BYTES / 4096 + 1];
+    int n = 0;
+    expect(!mincore(from, bytes, pages), "pages of a buffer");
+    for (size_t i = 0; i < bytes / 4096; i++) n += pages[i] & 1;
+    return n;
+}
+
 /* Pages of a weight that graphs have used are given back, and not those that it shares with others. */
 static void check_neighbours(void) {
     static float values[N * M], got[N * M];
@@ -132,6 +156,9 @@ static void check_neighbours(void) {
         get(t, got, sizeof got);
         for (int i = 0; i < N; i++) wrong += got[i] != 2 * value_of(1, i);
         expect(!wrong, "a weight beside one whose pages are given back");
+        char *page = weights->iface.get_base(weights);
+        expect(sysconf(_SC_PAGESIZE) != 4096 || !resident_pages(page + 4096, BYTES - 4096),
+               "rank 0 has pages of a weight that the ranks have");
     }
     end(ctx, weights, work);
 }
@@ -294,6 +321,7 @@ static void check_files(void) {
     check_partly_filled(at, 2);
     check_first_half(at, 2);
     check_neighbours();
+    check_replaced_file();
     check_cleared(at, 0x3f);
     check_cleared(at, 0);
     check_failed_load();

@@ -8,7 +8,7 @@
 #include "ggml_host.h"
 #include "sanitizer.h"
 
-enum { N = 24, CELLS = 8, WINDOW = 2, TOKENS = 90, WARM = 70, MAX_WORK = 1 << 16 };
+enum { N = 72, CELLS = 8, WINDOW = 2, TOKENS = 90, WARM = 70, MAX_WORK = 1 << 16 };
 enum { CPY = 5 }; /* of the fake ggml */
 
 /* ---- allocations ---- */

@@ -38,6 +38,58 @@ Test(ggml_engine, a_number_beyond_the_limit) {
               sheaf_last_error());
 }
 
+static enum sheaf_status transfer(enum gg_command_kind kind, uint64_t object, uint64_t offset,
+                                  uint64_t bytes) {
+    static float data[16];
+    struct gg_command c = {.kind = kind, .object = object, .offset = offset, .bytes = bytes};
+    if (kind == GG_COMMAND_SET) {
+        c.bytes = 0;
+        c.size = bytes;
+    }
+    return gg_engine_do(engine, &c, data, data);
+}
+
+Test(ggml_engine, bytes_outside_of_an_object) {
+    static const enum gg_command_kind kinds[] = {GG_COMMAND_SET, GG_COMMAND_FILL, GG_COMMAND_GET};
+    cr_assert_eq(bind(3), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+    for (int i = 0; i < 3; i++) {
+        cr_expect_eq(transfer(kinds[i], 3, 4, 12), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+        cr_expect_eq(transfer(kinds[i], 3, 4, 16), SHEAF_STATUS_INVALID, "kind %d", i);
+        cr_expect_eq(transfer(kinds[i], 3, 20, 0), SHEAF_STATUS_INVALID, "kind %d", i);
+        cr_expect_eq(transfer(kinds[i], 2, 0, 4), SHEAF_STATUS_INVALID, "kind %d", i);
+        cr_expect(strstr(sheaf_last_error(), "object 2: a range outside of it"), "%s",
+                  sheaf_last_error());
+    }
+}
+
+/* A program goes with an object that it uses. */
+Test(ggml_engine, programs_of_objects_that_go) {
+    struct gg_bytes b = {0};
+    struct gg_record object = {.kind = GG_LEAF_OBJECT, .object = 3};
+    struct gg_record node = {
+        .kind = GG_NODE, .op = SHEAF_OP_SQR, .ne = {4, 1, 1, 1}, .nb = {4, 16, 16, 16}, .src = {1}};
+    const uint64_t no_changes = 0;
+    float result[4];
+    void *results[] = {result};
+    cr_assert_eq(bind(3), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+    gg_put_u64(&b, 1);
+    gg_put_record(&b, &object);
+    gg_put_record(&b, &node);
+    struct gg_command graph = {
+        .kind = GG_COMMAND_GRAPH, .program = 5, .n_records = 2, .n_outputs = 1, .size = b.n};
+    cr_assert_eq(gg_engine_do(engine, &graph, b.data, NULL), SHEAF_STATUS_SUCCESS, "%s",
+                 sheaf_last_error());
+    struct gg_command run = {
+        .kind = GG_COMMAND_RUN, .program = 5, .with_results = 1, .size = sizeof no_changes};
+    cr_expect_eq(gg_engine_do(engine, &run, &no_changes, results), SHEAF_STATUS_SUCCESS, "%s",
+                 sheaf_last_error());
+    struct gg_command release = {.kind = GG_COMMAND_RELEASE, .object = 3};
+    cr_expect_eq(gg_engine_do(engine, &release, NULL, NULL), SHEAF_STATUS_SUCCESS);
+    cr_expect_eq(gg_engine_do(engine, &run, &no_changes, results), SHEAF_STATUS_INVALID);
+    cr_expect(strstr(sheaf_last_error(), "there is no program 5"), "%s", sheaf_last_error());
+    free(b.data);
+}
+
 /* A graph of an input [4, 3] of F32 and of `node`, whose operand it is. */
 static enum sheaf_status graph_of(struct gg_record node) {
     struct gg_bytes b = {0};

@@ -427,7 +427,7 @@ Test(ggml_plugin, views_that_move) {
     } cases[] = {
         {"", false},
         {"rows 0 4\ncolumns 1 3\n", false},
-        {"rows 1\nflat 0 24\ncolumns 0\n", true},
+        {"rows 1\nflat 0 72\ncolumns 0\n", true},
     };
     char path[] = "/tmp/sheaf-cuts-XXXXXX", split[64];
     close(mkstemp(path));
