@@ -224,8 +224,10 @@ static enum sheaf_status event_record(sheaf_backend_t base, sheaf_backend_event_
     b->m->lib->event_record(gg_event_of(event), b->gg);
     return SHEAF_STATUS_SUCCESS;
 }
+/* ggml takes an event for one of the stream's own device: for another's, this thread waits. */
 static enum sheaf_status event_wait(sheaf_backend_t base, sheaf_backend_event_t event) {
     const struct backend *b = backend_of(base);
+    if (event->device != &b->m->base) return gg_member_event_synchronize(event->device, event);
     b->m->lib->event_wait(b->gg, gg_event_of(event));
     return SHEAF_STATUS_SUCCESS;
 }

@@ -13,6 +13,7 @@
  * It takes no slice of six rows or 32 columns that are scaled by 23. It does not scale by 13: that
  * graph fails; by 29, the library gives up as ggml does where it asserts. Scaling by 17 takes 2.5 s,
  * by 19 8 s in the queue.
+ *   FAKE_TWO             has a second device, FAKE1
  *   FAKE_BAD_VERSION     says that its backends have interface version 9
  *   FAKE_PACKS           memory of the host; multiplies, and by weights of a multiple of 4 rows also in a
  *                        layout of its own, which holds the negative of what is written */
@@ -80,7 +81,12 @@ enum { PACKS = 1 };
 enum { PACKS = 0 };
 #endif
 enum { MAX_SEEN = 64, OP_MUL_MAT = 4, OP_FLASH_ATTN_EXT = 19 };
-static char reg_object, device_object, buft_object, packed_object;
+#ifdef FAKE_TWO
+enum { N_DEVICES = 2 };
+#else
+enum { N_DEVICES = 1 };
+#endif
+static char reg_object, device_objects[N_DEVICES], buft_object, packed_object;
 static struct gg_reg reg;
 static uint64_t seen[MAX_SEEN];
 static int n_seen, n_computed, fails;
@@ -93,13 +99,13 @@ void ggml_set_abort_callback(void (*fn)(const char *text)) { tell_abort = fn; }
 
 /* ---- the device ---- */
 
-static struct gg_device *device(void) { return (struct gg_device *)(void *)&device_object; }
-
-size_t ggml_backend_dev_count(void) { return 1; }
+size_t ggml_backend_dev_count(void) { return N_DEVICES; }
 struct gg_device *ggml_backend_dev_get(size_t index) {
-    return index ? NULL : device();
+    return index < N_DEVICES ? (struct gg_device *)(void *)&device_objects[index] : NULL;
 }
-const char *ggml_backend_dev_name(struct gg_device *dev) { return dev ? "FAKE0" : NULL; }
+const char *ggml_backend_dev_name(struct gg_device *dev) {
+    return dev == ggml_backend_dev_get(0) ? "FAKE0" : "FAKE1";
+}
 const char *ggml_backend_dev_description(struct gg_device *dev) { return dev ? "a fake" : NULL; }
 static _Atomic size_t taken; /* by buffers */
 void ggml_backend_dev_memory(struct gg_device *dev, size_t *free_bytes, size_t *total) {
@@ -257,11 +263,13 @@ struct work {
 };
 struct stream {
     struct gg_backend base;
+    struct gg_device *device;
     bool used;
     struct work *work; /* [n] from number `first` on */
     size_t first, n, cap, done;
 };
 struct event {
+    struct gg_device *device;
     struct stream *of;
     size_t at;
 };
@@ -336,7 +344,8 @@ void ggml_backend_synchronize(struct gg_backend *b) {
 struct gg_backend *ggml_backend_dev_init(struct gg_device *dev, const char *params) {
     fails = params && !strcmp(params, "fail");
     for (int i = 0; i < MAX_STREAMS && dev; i++)
-        if (!streams[i].used) return streams[i].used = true, &streams[i].base;
+        if (!streams[i].used)
+            return streams[i].used = true, streams[i].device = dev, &streams[i].base;
     return NULL;
 }
 void ggml_backend_free(struct gg_backend *b) {
@@ -378,15 +387,21 @@ void ggml_backend_tensor_copy_async(struct gg_backend *from, struct gg_backend *
     printf("FAKE0: a copy between streams\n");
 }
 void *ggml_backend_event_new(struct gg_device *dev) {
-    return dev ? calloc(1, sizeof(struct event)) : NULL;
+    struct event *e = dev ? calloc(1, sizeof *e) : NULL;
+    if (e) e->device = dev;
+    return e;
 }
 void ggml_backend_event_free(void *event) { free(event); }
 void ggml_backend_event_record(void *event, struct gg_backend *b) {
     struct stream *s = stream_of(b);
-    *(struct event *)event = (struct event){s, s->first + s->n};
+    struct event *e = event;
+    if (e->device != s->device) abort();
+    e->of = s;
+    e->at = s->first + s->n;
 }
 void ggml_backend_event_wait(struct gg_backend *b, void *event) {
     const struct event *e = event;
+    if (e->device != stream_of(b)->device) abort();
     if (e->of) submit(b, (struct work){.kind = WAIT, .other = e->of, .until = e->at});
 }
 void ggml_backend_event_synchronize(void *event) {

@@ -7,6 +7,7 @@
  *   helper-ggml-member DEVICE copy    results of one stream go to another
  *   helper-ggml-member DEVICE heads   attention of heads that begin inside of a group of three
  *   helper-ggml-member DEVICE starts  nodes over views that begin where GPUs bind no memory
+ *   helper-ggml-member DEVICE waits   FAKE1 for an event of DEVICE
  *   helper-ggml-member DEVICE large   sums that leave the range of F16
  *   helper-ggml-member DEVICE asks    for more memory than it was given
  *   helper-ggml-member DEVICE room    attention whose kernel writes behind its result
@@ -682,6 +683,35 @@ static int events(sheaf_backend_dev_t dev, sheaf_backend_t backend) {
     return 0;
 }
 
+/* A stream of another device waits for an event of this one. */
+static int waits(sheaf_backend_dev_t dev, sheaf_backend_t first) {
+    static float x[N], y[N];
+    sheaf_backend_t second = NULL;
+    sheaf_backend_event_t event = NULL;
+    struct sheaf_context *ctx = context();
+    sheaf_backend_buffer_t buffer = NULL;
+    int wrong = 0;
+    struct sheaf_tensor *in = sheaf_new_tensor_1d(ctx, SHEAF_TYPE_F32, N);
+    struct sheaf_tensor *t = sheaf_scale(ctx, in, factor);
+    struct sheaf_cgraph *graph = sheaf_new_graph(ctx);
+    if (sheaf_backend_init_by_name("ggml:FAKE1", NULL, &second) ||
+        sheaf_backend_event_new(dev, &event))
+        return fail("start");
+    if (sheaf_backend_alloc_ctx_tensors(ctx, first, &buffer)) return fail("memory");
+    for (int i = 0; i < N; i++) x[i] = (float)i;
+    if (sheaf_backend_tensor_set(in, x, 0, sizeof x) || sheaf_build_forward_expand(graph, t) ||
+        sheaf_backend_graph_compute_async(first, graph) ||
+        sheaf_backend_event_record(event, first) || sheaf_backend_event_wait(second, event) ||
+        sheaf_backend_synchronize(second) || sheaf_backend_tensor_get(t, y, 0, sizeof y))
+        return fail("wait");
+    for (int i = 0; i < N; i++) wrong += y[i] != x[i] * factor;
+    sheaf_backend_event_free(event);
+    sheaf_backend_free(second);
+    sheaf_backend_buffer_free(buffer);
+    sheaf_free(ctx);
+    return say_wrong(wrong);
+}
+
 int main(int argc, char **argv) {
     const char *name = argc > 1 ? argv[1] : "", *mode = argc > 2 ? argv[2] : "alone";
     const sheaf_backend_dev_t *devices = NULL;
@@ -723,6 +753,7 @@ int main(int argc, char **argv) {
                  : !strcmp(mode, "room")       ? room(backend)
                  : !strcmp(mode, "large")      ? large(backend)
                  : !strcmp(mode, "starts")     ? starts(backend)
+                 : !strcmp(mode, "waits")      ? waits(dev, backend)
                  : !strcmp(mode, "packs")      ? packs(backend, SHEAF_TYPE_F32)
                  : !strcmp(mode, "packs-q4_0") ? packs(backend, SHEAF_TYPE_Q4_0)
                  : !strcmp(mode, "fills")      ? fills(backend)

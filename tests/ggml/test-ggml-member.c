@@ -114,6 +114,12 @@ Test(ggml_member, copies_between_streams) {
     shows("FAKE0: a copy between streams\n");
     shows("right\n");
 }
+/* ggml's devices take every event for one of their own. */
+Test(ggml_member, an_event_of_another_device) {
+    cr_expect_eq(run("fake-device-two", "ggml:*", "bin/helper-ggml-member ggml:FAKE0 waits"), 0,
+                 "%s", out);
+    shows("right\n");
+}
 /* A device may want more memory for a result than the result has, and write there. */
 Test(ggml_member, kernels_work_behind_their_results) {
     cr_expect_eq(run("fake-device-3", "ggml:FAKE0", "bin/helper-ggml-member ggml:FAKE0 room"), 0,
