@@ -89,7 +89,8 @@ static bool is_wanted(const char *list) {
     return false;
 }
 
-/* Others bind memory to their kernels, from an address that suits the device. */
+/* Others than these and those that compute in the host's memory (BLAS) bind memory to their kernels,
+ * from an address that suits the device. */
 static bool has_addresses(const char *reg) {
     static const char *const names[] = {"CUDA", "ROCm", "MUSA", "SYCL", "CANN"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -105,13 +106,14 @@ static void add(const struct gg_library *lib, struct gg_device *dev) {
     m->lib = lib;
     m->dev = dev;
     m->kind = props.p.type;
-    m->has_addresses = has_addresses(lib->reg_name(lib->dev_backend_reg(dev)));
     m->caps = (struct sheaf_backend_dev_caps){.async = props.p.caps.async,
                                               .host_buffer = props.p.caps.host_buffer,
                                               .events = props.p.caps.events};
     m->gg_buft = lib->dev_buffer_type(dev);
     m->gg_host_buft = props.p.caps.host_buffer ? lib->dev_host_buffer_type(dev) : NULL;
     m->caps.host_buffer = m->gg_host_buft != NULL;
+    m->has_addresses =
+        lib->buft_is_host(m->gg_buft) || has_addresses(lib->reg_name(lib->dev_backend_reg(dev)));
     snprintf(m->name, sizeof m->name, "ggml:%s", lib->dev_name(dev));
     snprintf(m->description, sizeof m->description, "%s, ggml %s", lib->dev_description(dev),
              lib->host.version);
