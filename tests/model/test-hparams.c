@@ -12,13 +12,13 @@
 
 TestSuite(hparams, .init = setup, .fini = teardown, .timeout = 60);
 
-enum kind { INT, FLOAT, TEXT, FLAGS, FLAG };
+enum kind { INT, FLOAT, TEXT, FLAGS, FLAG, INTS };
 
 struct change {
     const char *arch, *suffix;
     enum kind kind;
     double value;
-    const char *text; /* of TEXT; FLAGS: a digit for each layer */
+    const char *text; /* of TEXT; FLAGS and INTS: a digit for each layer */
     enum sheaf_status status;
     const char *want; /* in the message */
 };
@@ -37,6 +37,14 @@ static const struct change changes[] = {
      "llama.attention.head_count_kv is 5; allowed are 1..4"},
     {"llama", "attention.head_count_kv", INT, 3, 0, REFUSED,
      "not a multiple of llama.attention.head_count_kv, 3"},
+    {"llama", "attention.head_count_kv", INTS, 0, "2222222", 0, NULL},
+    {"llama", "attention.head_count_kv", INTS, 0, "2222221", UNKNOWN,
+     "key 'llama.attention.head_count_kv' differs between layers"},
+    {"llama", "feed_forward_length", FLAGS, 0, "11", REFUSED,
+     "key 'llama.feed_forward_length' is not a whole number"},
+    {"granitehybrid", "attention.head_count_kv", INTS, 0, "0200204", REFUSED,
+     "must be a list of 7"},
+    {"granitehybrid", "attention.head_count_kv", INTS, 0, "0200202", 0, NULL},
     {"llama", "attention.key_length", INT, 5000, 0, REFUSED, "allowed are 1..4096"},
     {"llama", "rope.dimension_count", INT, 18, 0, REFUSED, "allowed are 2..16"},
     {"llama", "rope.dimension_count", INT, 7, 0, REFUSED,
@@ -125,6 +133,12 @@ static void set(struct sheaf_gguf *g, const struct change *c) {
     if (c->kind == FLOAT) status = sheaf_gguf_set_f32(g, key, (float)c->value);
     if (c->kind == TEXT) status = sheaf_gguf_set_str(g, key, c->text);
     if (c->kind == FLAG) status = sheaf_gguf_set_bool(g, key, c->value > 0);
+    if (c->kind == INTS) {
+        int32_t numbers[16];
+        const size_t n = strlen(c->text);
+        for (size_t i = 0; i < n; i++) numbers[i] = c->text[i] - '0';
+        status = sheaf_gguf_set_arr(g, key, SHEAF_GGUF_TYPE_INT32, numbers, n);
+    }
     if (c->kind == FLAGS) {
         const size_t n = strlen(c->text);
         for (size_t i = 0; i < n; i++) flags[i] = c->text[i] == '1';
