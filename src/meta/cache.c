@@ -241,11 +241,6 @@ enum sheaf_status sheaf__meta_find_program(struct meta_backend *b, const struct 
     return st;
 }
 
-static void place_waits(const struct meta_backend *b, struct meta_program *p, int m) {
-    if (!b->devcomm && !b->members[m].staged)
-        sheaf__meta_place_waits(b->dev, &p->parts[m], b->members[m].galloc);
-}
-
 /* Places the program's tensors in the members' compute buffers, which all programs share. */
 static enum sheaf_status allocate(struct meta_backend *b, struct meta_program *p) {
     if (p->generation == b->generation) return SHEAF_STATUS_SUCCESS;
@@ -260,7 +255,8 @@ static enum sheaf_status allocate(struct meta_backend *b, struct meta_program *p
             b->generation += grown;
             return st;
         }
-        place_waits(b, p, m);
+        if (!b->devcomm && !b->members[m].staged)
+            sheaf__meta_place_waits(b->dev, &p->parts[m], b->members[m].galloc);
         sheaf__meta_renew_spans(&p->parts[m]);
     }
     if (grown) b->generation++; /* the other programs' addresses are gone */
@@ -270,11 +266,8 @@ static enum sheaf_status allocate(struct meta_backend *b, struct meta_program *p
 
 enum sheaf_status sheaf__meta_prepare(struct meta_backend *b, struct meta_program *p,
                                       const struct sheaf_cgraph *graph) {
-    bool moved = false;
     /* first the inputs: their last buffers may be gone, and to allocate places views of them */
     enum sheaf_status st = sheaf__meta_program_bind(b->dev, p, graph);
     if (!st) st = allocate(b, p);
-    if (!st) st = sheaf__meta_move(b->dev, p, graph, &moved);
-    for (int m = 0; m < b->dev->n_local && moved; m++) place_waits(b, p, m);
-    return st;
+    return st ? st : sheaf__meta_move(b->dev, p, graph);
 }

@@ -205,10 +205,9 @@ bool sheaf__meta_is_moving(const struct sheaf_tensor *node);
 enum sheaf_status sheaf__meta_find_views(struct meta_program *p, const struct sheaf_cgraph *graph);
 /* Is the program right for where the graph's views are now? The same on every rank. */
 bool sheaf__meta_can_move(const struct meta_program *p, const struct sheaf_cgraph *graph);
-/* Moves the parts' views there; sheaf__meta_can_move said yes, and the parts have memory. Other
- * instructions may have to wait for collectives then: *moved says so. */
+/* Moves the parts' views there; sheaf__meta_can_move said yes, and the parts have memory. */
 enum sheaf_status sheaf__meta_move(const struct meta_device *dev, struct meta_program *p,
-                                   const struct sheaf_cgraph *graph, bool *moved);
+                                   const struct sheaf_cgraph *graph);
 
 enum sheaf_status sheaf__meta_backend_new(struct meta_device *dev, sheaf_backend_t *out);
 /* ---- cache.c ---- */

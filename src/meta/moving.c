@@ -8,8 +8,10 @@
 
 #include "meta/builder.h"
 
+/* Views of results do not: started collectives may work on other parts of these. */
 bool sheaf__meta_is_moving(const struct sheaf_tensor *node) {
-    return node->op == SHEAF_OP_VIEW && node->flags & SHEAF_BACKEND_META_TENSOR_MOVES;
+    return node->op == SHEAF_OP_VIEW && node->flags & SHEAF_BACKEND_META_TENSOR_MOVES &&
+           sheaf__memory_owner(node)->op == SHEAF_OP_NONE;
 }
 
 static int64_t offset_of(const struct sheaf_tensor *view) {
@@ -84,15 +86,15 @@ static enum sheaf_status move_part(const struct meta_program *p, struct meta_par
 }
 
 enum sheaf_status sheaf__meta_move(const struct meta_device *dev, struct meta_program *p,
-                                   const struct sheaf_cgraph *graph, bool *moved) {
-    *moved = false;
+                                   const struct sheaf_cgraph *graph) {
+    bool moved = false;
     for (int i = 0; i < p->n_views; i++) {
         struct meta_view *v = &p->views[i];
         v->moved = p->views_unsure || offset_of(now(p, i, graph)) != v->offset;
-        *moved = *moved || v->moved;
+        moved = moved || v->moved;
     }
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    for (int m = 0; m < dev->n_local && *moved && !st; m++)
+    for (int m = 0; m < dev->n_local && moved && !st; m++)
         st = move_part(p, &p->parts[m], dev->local[m], graph);
     p->views_unsure = st != SHEAF_STATUS_SUCCESS;
     for (int i = 0; i < p->n_views && !st; i++) p->views[i].offset = offset_of(now(p, i, graph));

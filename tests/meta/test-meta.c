@@ -963,3 +963,107 @@ Test(meta, a_result_is_kept_in_another_state) {
     sheaf_free(d.ctx);
     two_down(&t);
 }
+
+/* ---- check mode looks at every element, and at nothing between them ---- */
+
+static enum sheaf_status mirror_two(const struct sheaf_tensor *t, const void *user,
+                                    struct sheaf_split_state **out) {
+    (void)t, (void)user;
+    *out = sheaf_split_state_mirrored(2);
+    return *out ? SHEAF_STATUS_SUCCESS : SHEAF_STATUS_ALLOC_FAILED;
+}
+
+/* Writes x [3, 2] over a part of a cache [5, 4], whose rows or columns it becomes, after element
+ * `at` of one of them was changed on the second member; the status of the compute. */
+static enum sheaf_status write_apart(const sheaf_backend_dev_t *members, bool transposed,
+                                     bool in_cache, int at) {
+    sheaf_backend_dev_t meta;
+    sheaf_backend_t backend;
+    sheaf_backend_buffer_t buffer;
+    const float zeros[20] = {0}, one = 1;
+    cr_assert_eq(sheaf_backend_meta_device(members, 2, mirror_two, NULL, NULL, &meta),
+                 SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_dev_init(meta, NULL, &backend), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_meta_set_check(backend, true), SHEAF_STATUS_SUCCESS);
+    struct sheaf_context *ctx =
+        sheaf_init((struct sheaf_init_params){.mem_size = 1 << 15, .no_alloc = true});
+    struct sheaf_tensor *cache = sheaf_new_tensor_2d(ctx, SHEAF_TYPE_F32, 5, 4);
+    struct sheaf_tensor *x = sheaf_new_tensor_2d(ctx, SHEAF_TYPE_F32, 3, 2);
+    cr_assert_eq(sheaf_backend_alloc_ctx_tensors(ctx, backend, &buffer), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_tensor_set(cache, zeros, 0, sizeof zeros), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_tensor_set(x, zeros, 0, sheaf_nbytes(x)), SHEAF_STATUS_SUCCESS);
+    struct sheaf_tensor *slice = sheaf_backend_meta_get_slice(in_cache ? cache : x, 1);
+    cr_assert_eq(sheaf_backend_tensor_set(slice, &one, (size_t)at * sizeof one, sizeof one),
+                 SHEAF_STATUS_SUCCESS);
+    struct sheaf_tensor *part =
+        sheaf_view_2d(ctx, cache, transposed ? 2 : 3, transposed ? 3 : 2, 5 * sizeof(float), 0);
+    struct sheaf_tensor *y = sheaf_cpy(ctx, x, transposed ? sheaf_transpose(ctx, part) : part);
+    struct sheaf_cgraph *graph = sheaf_new_graph_custom(ctx, 8);
+    sheaf_gallocr_t galloc = sheaf_gallocr_new(sheaf_backend_get_default_buffer_type(backend));
+    cr_assert_eq(sheaf_build_forward_expand(graph, y), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_gallocr_alloc_graph(galloc, graph), SHEAF_STATUS_SUCCESS);
+    const enum sheaf_status st = sheaf_backend_graph_compute(backend, graph);
+    sheaf_gallocr_free(galloc);
+    sheaf_backend_buffer_free(buffer);
+    sheaf_free(ctx);
+    sheaf_backend_free(backend);
+    sheaf_backend_meta_device_free(meta);
+    return st;
+}
+
+Test(meta_errors, check_mode_sees_every_element) {
+    const sheaf_backend_dev_t *members = cpu_members(2);
+    for (int transposed = 0; transposed < 2; transposed++) {
+        for (int at = 0; at < 6; at++)
+            cr_expect_eq(write_apart(members, transposed, false, at), SHEAF_STATUS_FAILED,
+                         "%d: element %d", transposed, at);
+        for (int at = 0; at < 20; at++) {
+            const bool written = at % 5 < (transposed ? 2 : 3) && at / 5 < (transposed ? 3 : 2);
+            if (!written)
+                cr_expect_eq(write_apart(members, transposed, true, at), SHEAF_STATUS_SUCCESS,
+                             "%d: element %d of the cache: %s", transposed, at, sheaf_last_error());
+        }
+    }
+}
+
+/* ---- inputs whose memory another graph has taken ---- */
+
+struct sums { /* of inputs: their sum, or of none a constant */
+    struct sheaf_context *ctx;
+    struct sheaf_cgraph *graph;
+    struct sheaf_tensor *x[2], *y;
+};
+
+static void sum_inputs(struct sums *s, sheaf_gallocr_t galloc, int64_t first, int64_t second) {
+    const int64_t n[2] = {first, second};
+    *s = (struct sums){
+        .ctx = sheaf_init((struct sheaf_init_params){.mem_size = 1 << 14, .no_alloc = true})};
+    s->y = sheaf_arange(s->ctx, 1, 2, 1);
+    for (int i = 0; i < 2 && n[i]; i++) {
+        s->x[i] = sheaf_new_tensor_1d(s->ctx, SHEAF_TYPE_F32, n[i]);
+        sheaf_set_input(s->x[i]);
+        s->y = sheaf_add(s->ctx, s->y, sheaf_sum(s->ctx, s->x[i]));
+    }
+    s->graph = sheaf_new_graph_custom(s->ctx, 16);
+    cr_assert_eq(sheaf_build_forward_expand(s->graph, s->y), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_gallocr_alloc_graph(galloc, s->graph), SHEAF_STATUS_SUCCESS);
+}
+
+/* A graph of two inputs is placed, then another of fewer, of the same in other places, or of another
+ * size in the same place. */
+static void take_memory(int64_t first, int64_t second) {
+    struct two t;
+    struct sums a, b;
+    two_up(&t);
+    sum_inputs(&a, t.galloc, 64, 256);
+    sum_inputs(&b, t.galloc, first, second);
+    cr_expect_eq(sheaf_backend_graph_compute(t.backend, a.graph), SHEAF_STATUS_INVALID,
+                 "%lld, %lld", (long long)first, (long long)second);
+    cr_expect(strstr(sheaf_last_error(), "allocate this graph again"), "%s", sheaf_last_error());
+    sheaf_free(a.ctx);
+    sheaf_free(b.ctx);
+    two_down(&t);
+}
+Test(meta_errors, inputs_whose_memory_is_free) { take_memory(0, 0); }
+Test(meta_errors, inputs_that_have_changed_places) { take_memory(256, 64); }
+Test(meta_errors, inputs_of_another_size_in_their_place) { take_memory(63, 255); }
