@@ -311,7 +311,6 @@ static bool advance(struct sheaf__search *s, int a, const struct sheaf__option *
         if (k != NONE) column[k] = option->set[i];
     }
     if (option->mirror && !pay_mirror(s, path, column, s->at.operand[0])) return false;
-    if (s->at.column != NONE) column[s->at.column] = SHEAF__EMPTY_SET;
     if (s->at.written && !forget_copies(s, column, s->input->entry[s->at.self].owner)) return false;
     if (s->at.column != NONE) column[s->at.column] = option->out;
     pay_dead(s, path, column);
