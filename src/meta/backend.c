@@ -14,6 +14,17 @@ static int number_of_node(const struct sheaf_cgraph *graph, const struct sheaf_t
     return i;
 }
 
+/* Does its value come from the tensor whose memory it shows? One that is kept for later graphs
+ * outlives this. That of an output is there to the end, while what a view of it was gathered for may
+ * have overwritten what was gathered. */
+static bool is_read_through_owner(const struct sheaf_tensor *t) {
+    const struct sheaf_tensor *owner = t->view_src;
+    const bool beside_output = owner && owner->op != SHEAF_OP_NONE &&
+                               owner->flags & SHEAF_TENSOR_FLAG_OUTPUT &&
+                               !(t->flags & SHEAF_TENSOR_FLAG_OUTPUT);
+    return beside_output || sheaf__meta_is_carried(owner);
+}
+
 /* dry: everything but the numbers. */
 static enum sheaf_status run_graph(struct meta_backend *b, struct sheaf_cgraph *graph, bool dry) {
     struct meta_program *p = NULL;
@@ -42,10 +53,8 @@ static enum sheaf_status run_graph(struct meta_backend *b, struct sheaf_cgraph *
             st = sheaf__meta_carry(b, p, graph->nodes[i], &p->node_record[i], dry);
     }
     if (st) return dry ? st : sheaf__meta_end_apart(st);
-    for (int i = 0; i < graph->n_nodes; i++) { /* read through the owner, which outlives this */
-        struct sheaf_tensor *t = graph->nodes[i];
-        if (sheaf__meta_is_carried(t->view_src)) t->extra = NULL;
-    }
+    for (int i = 0; i < graph->n_nodes; i++)
+        if (is_read_through_owner(graph->nodes[i])) graph->nodes[i]->extra = NULL;
     b->n_computes += !dry;
     return failure;
 }

@@ -1067,3 +1067,35 @@ static void take_memory(int64_t first, int64_t second) {
 Test(meta_errors, inputs_whose_memory_is_free) { take_memory(0, 0); }
 Test(meta_errors, inputs_that_have_changed_places) { take_memory(256, 64); }
 Test(meta_errors, inputs_of_another_size_in_their_place) { take_memory(63, 255); }
+
+/* ---- what shows the memory of an output can be read as long as it ---- */
+
+/* x = 2 w is an output; y, over it or a view of it, is none, and is gathered for a norm, which writes
+ * over the gathered copy. */
+static void read_beside_output(bool in_place) {
+    struct two t;
+    struct weights w = {0};
+    two_up(&t);
+    place_weights(&w, t.backend, 1);
+    struct sheaf_context *ctx =
+        sheaf_init((struct sheaf_init_params){.mem_size = 1 << 14, .no_alloc = true});
+    struct sheaf_tensor *x = sheaf_scale(ctx, w.w, 2.0f);
+    struct sheaf_tensor *y =
+        in_place ? sheaf_in_place(sheaf_scale(ctx, x, 3.0f), 0) : sheaf_view_1d(ctx, x, 10, 0);
+    struct sheaf_tensor *z = sheaf_rms_norm(ctx, y, 0.1f);
+    struct sheaf_cgraph *graph = sheaf_new_graph_custom(ctx, 8);
+    sheaf_set_output(x);
+    sheaf_set_output(z);
+    cr_assert_eq(sheaf_build_forward_expand(graph, z), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_gallocr_alloc_graph(t.galloc, graph), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_graph_compute(t.backend, graph), SHEAF_STATUS_SUCCESS, "%s",
+                 sheaf_last_error());
+    expect_multiples(x, in_place ? 6 : 2);
+    expect_multiples(y, in_place ? 6 : 2);
+    sheaf_free(ctx);
+    sheaf_backend_buffer_free(w.buffer);
+    sheaf_free(w.ctx);
+    two_down(&t);
+}
+Test(meta, a_result_over_an_output) { read_beside_output(true); }
+Test(meta, a_view_of_an_output) { read_beside_output(false); }
