@@ -10,7 +10,8 @@
  * values: with those of an expert added. decoder: attention with a cache, attention to what an encoder gave, and a
  * feed-forward, named as T5's and as the first of a conformer. shared: two layers with one cache, of keys that are the
  * values, too. groups: heads of one key, which is the value, and a matrix for each group of heads before the output
- * matrix. expert: an expert of fewer dimensions than the layer has, and a shared one. unnamed: a layer as
+ * matrix. expert: an expert of fewer dimensions than the layer has, and a shared one. gated: a feed-forward with gate and
+ * up in one matrix. unnamed: a layer as
  * whisper.cpp's, whose weights have numbers for names and whose caches are one row for all layers.
  * Prints the results, and "done". */
 #include <stddef.h>
@@ -392,6 +393,14 @@ static struct gg_tensor *expert(struct layer *l, struct gg_tensor *x) {
     return plus(product(l->out, norm(y, l->a)), product(l->f, silu(product(l->in, x))));
 }
 
+/* Gate and up are one matrix. */
+static struct gg_tensor *gated(struct layer *l, struct gg_tensor *x) {
+    enum { SWIGLU = 2, ROWS = 2 * EMBD };
+    struct gg_tensor *y = node("GLU", ROWS, n_tokens, 1, product(l->in, x), NULL);
+    y->op_params[0] = SWIGLU;
+    return product(l->f, y);
+}
+
 /* Heads of one key, which is the value, and a matrix for each group of heads. */
 static struct gg_tensor *groups_out(struct layer *l, struct gg_tensor *x) {
     enum { EACH = HEAD * HEADS / GROUPS };
@@ -636,6 +645,11 @@ static const struct leaf expert_leaves[] = {
     W(f, "ffn_down_shexp.weight", INNER, EMBD, 1, 0),
     END,
 };
+static const struct leaf gated_leaves[] = {
+    W(in, "ffn_up.weight", EMBD, 4 * EMBD, 1, 0),
+    W(f, "ffn_down.weight", 2 * EMBD, EMBD, 1, 0),
+    END,
+};
 static const struct leaf decoder_leaves[] = {
     ATTENTION("dec.blk.0.", Q_ROWS, KV_ROWS, "attn_o.weight"),
     LEAF(x, "dec.blk.0.cross_attn_q.weight", EMBD, Q_ROWS, 1, 0),
@@ -693,6 +707,7 @@ static const struct kind {
     {"values", values, values_leaves},
     {"groups", groups_out, groups_leaves},
     {"expert", expert, expert_leaves},
+    {"gated", gated, gated_leaves},
 };
 
 static void make_leaves(const struct leaf *leaf, struct layer *l) {

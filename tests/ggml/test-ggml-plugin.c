@@ -197,6 +197,11 @@ Test(ggml_plugin, cuts_experts_of_fewer_dimensions) {
     cuts_layer("expert", 2, "no cut is known");
     shows("blk.0.ffn_routed_up.weight: S0 {6,5,5}\n");
 }
+/* Members have rows of both halves of the matrix. */
+Test(ggml_plugin, cuts_gate_and_up_in_one_matrix) {
+    cuts_layer("gated", 1, NULL);
+    shows("blk.0.ffn_up.weight: S1 {22,21,21}+{22,21,21}\n");
+}
 Test(ggml_plugin, cuts_values_of_experts) { cuts_layer("values", 1, NULL); }
 Test(ggml_plugin, cuts_decoders) { cuts_layer("decoder", 3, NULL); }
 /* Two of the sums are of one number a token. */
