@@ -2,7 +2,8 @@
  * its devices: SHEAF, or SHEAF0, SHEAF1, ... if it has several.
  *     helper-ggml-host LIBRARY PLUGIN API [idle | close | child | many | ...]
  * Prints "refused" if the plugin stays out, else "ok" when all results were right. idle: waits for
- * a signal after the first graph. busy: computes the graph again and again until it fails. count:
+ * a signal after the first graph. busy: computes the graph again and again until it fails. lives: the
+ * same, and goes on afterwards. count:
  * counts the signals that ask it to end. close: as a host of another API does, unloads the plugin
  * at once. child: starts itself again, as llama-server's router does, with the mode close. many:
  * thousands of graphs, and whether memory is lost. buffers: hundreds of buffers of weights, few at
@@ -862,6 +863,27 @@ static void check_second_ggml(void *plugin, const char *path, bool served) {
            served ? "a second ggml is served" : "a second ggml is refused");
 }
 
+/* Computes until a rank is lost, and lives on (SHEAF_GGML_ON_FAILURE). */
+static int outlive(struct on *on) {
+    float got[N * M];
+    puts("idle");
+    fflush(stdout);
+    int i = 0;
+    while (i++ < 60000 && compute(graph_of(on->m.ctx, on->m.out, 0)) == GG_STATUS_SUCCESS)
+        usleep(1000);
+    for (int k = 0; k < 2; k++) {
+        expect(compute(graph_of(on->m.ctx, on->m.out, 0)) == GG_STATUS_FAILED, "a later graph");
+        set(on->m.w, on->m.values, 0, sizeof got);
+        get(on->m.w, got, sizeof got);
+        on->m.weights->iface.clear(on->m.weights, 0);
+        free_mib();
+    }
+    free_on(on);
+    puts(failures ? "failed" : "lives");
+    fflush(stdout);
+    return 6;
+}
+
 int main(int argc, char **argv) {
     void *plugin = argc < 4 ? NULL : load(argv);
     if (!plugin) return 3;
@@ -898,6 +920,7 @@ int main(int argc, char **argv) {
         }
         return 4;
     }
+    if (!strcmp(mode, "lives")) return outlive(&on[0]);
     if (!strcmp(mode, "child")) {
         fflush(stdout);
         run_child(argv);

@@ -552,6 +552,14 @@ Test(ggml_plugin, a_worker_that_is_stopped_ends_a_busy_program) {
     cr_expect(!strstr(out, "status 0\n") && !strstr(out, "status 4\n"), "%s", out);
 }
 
+/* No call waits for the rank that is lost. */
+Test(ggml_plugin, a_program_lives_on_if_it_is_told_to) {
+    lose_the_worker("lives", "SHEAF_GGML_ON_FAILURE=error SHEAF_TIMEOUT_HEARTBEAT_MS=1000", "STOP");
+    shows("\nlives\n");
+    shows("rank 1");
+    cr_expect(!strstr(out, "wrong"), "%s", out);
+}
+
 Test(ggml_plugin, a_stopped_group_ends_an_idle_program) {
     lose_the_worker("idle", "SHEAF_GROUPS=0,1 SHEAF_TIMEOUT_HEARTBEAT_MS=1000", "STOP");
     shows("SHEAF1: 1 member");
