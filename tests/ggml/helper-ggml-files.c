@@ -129,6 +129,27 @@ static void check_replaced_file(void) {
     unlink(old);
 }
 
+/* llama.cpp unmaps what it does not need, so that a mapping begins inside of its file; and one that may be
+ * written has bytes that the file lacks. */
+static void check_parts_of_mappings(void) {
+    enum { PAGE = 4096 };
+    static float values[N * M];
+    char name[] = "/tmp/sheaf-weights-XXXXXX";
+    const int fd = mkstemp(name);
+    char *zeros = calloc(1, PAGE);
+    fill(values, 1);
+    expect(write(fd, zeros, PAGE) == PAGE && write(fd, values, BYTES) == BYTES, "a file");
+    char *data = mmap(NULL, PAGE + BYTES, PROT_READ, MAP_SHARED, fd, 0);
+    expect(!munmap(data, PAGE), "the first page");
+    check_weight(data + PAGE, 1, 15);
+    data = mmap(NULL, PAGE + BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+    fill((float *)(void *)(data + PAGE), 2);
+    check_weight(data + PAGE, 2, 16);
+    close(fd);
+    unlink(name);
+    free(zeros);
+}
+
 static int resident_pages(void *from, size_t bytes) {
     unsigned char pages[BYTES / 4096 + 1];
     int n = 0;
@@ -322,6 +343,7 @@ static void check_files(void) {
     check_first_half(at, 2);
     check_neighbours();
     check_replaced_file();
+    check_parts_of_mappings();
     check_cleared(at, 0x3f);
     check_cleared(at, 0);
     check_failed_load();

@@ -127,6 +127,27 @@ static void check_other_shapes(void) {
     end(&r);
 }
 
+/* In the buffer of the weights each result may be read, also one that the graph reads. */
+static void check_one_buffer(void) {
+    struct remote r;
+    float got[N * M];
+    make(&r);
+    struct gg_tensor *w = in(r.weights, tensor(r.ctx, N, M, "w"), &r.at);
+    struct gg_tensor *twice = in(r.weights, scale(r.ctx, w, 2), &r.at);
+    struct gg_tensor *last = in(r.weights, scale(r.ctx, twice, 3), &r.at);
+    struct gg_cgraph *g = graph_of(r.ctx, in(r.weights, scale(r.ctx, last, 1), &r.at), 401);
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < N * M; i++) r.values[i] += 1;
+        set(w, r.values, 0, BYTES);
+        expect(compute(g) == GG_STATUS_SUCCESS, "status of one buffer");
+        get(twice, got, sizeof got);
+        expect(!differ(got, r.values, N * M, 2), "a result inside of a graph");
+        get(last, got, sizeof got);
+        expect(!differ(got, r.values, N * M, 6), "another result inside of a graph");
+    }
+    end(&r);
+}
+
 /* Weights of two buffers, of which one goes. */
 static void check_two_buffers(void) {
     struct remote r;
@@ -491,6 +512,7 @@ int main(int argc, char **argv) {
         check_views_without_source();
         check_view_over_another();
         check_other_shapes();
+        check_one_buffer();
         check_two_buffers();
         check_operands();
         check_two_of_a_weight();
