@@ -154,6 +154,34 @@ Test(sched, where_most_operands_lie) {
     }
 }
 
+/* The backend of lowest priority, too, has what comes after its nodes and before them: alone, these
+ * nodes would be A's, which can use as many of their operands. */
+Test(sched, the_last_backend_keeps_its_neighbours) {
+    sheaf_backend_sched_t s = make(false, false);
+    const struct sheaf_init_params params = {
+        .mem_size = 16 * sheaf_tensor_overhead() + sheaf_graph_overhead(), .no_alloc = true};
+    struct sheaf_context *leaves = sheaf_init(params), *c = sheaf_init(params);
+    sheaf_backend_buffer_t buffer;
+    struct sheaf_tensor *p = sheaf_new_tensor_1d(leaves, SHEAF_TYPE_F32, 4); /* on A, no weight */
+    cr_assert(!sheaf_backend_alloc_ctx_tensors(leaves, &a.backend, &buffer));
+    struct sheaf_tensor *x = sheaf_new_tensor_1d(c, SHEAF_TYPE_F32, 4);
+    sheaf_set_input(x);
+    struct sheaf_tensor *before = sheaf_add(c, p, x), *own = sheaf_sqr(c, before);
+    struct sheaf_tensor *after = sheaf_add(c, p, own);
+    struct sheaf_cgraph *g = sheaf_new_graph(c);
+    cr_assert(!sheaf_build_forward_expand(g, after));
+    cr_assert(!sheaf_backend_sched_set_tensor_backend(s, own, cpu));
+    cr_assert(!sheaf_backend_sched_split_graph(s, g), "%s", sheaf_last_error());
+    cr_expect_eq(sheaf_backend_sched_get_tensor_backend(s, before), cpu);
+    cr_expect_str_eq(sheaf_backend_sched_get_tensor_cause(s, before), "comes before");
+    cr_expect_eq(sheaf_backend_sched_get_tensor_backend(s, after), cpu);
+    cr_expect_str_eq(sheaf_backend_sched_get_tensor_cause(s, after), "follows");
+    sheaf_backend_sched_free(s);
+    sheaf_backend_buffer_free(buffer);
+    sheaf_free(leaves);
+    sheaf_free(c);
+}
+
 static bool takes_any_memory(sheaf_backend_dev_t dev, sheaf_backend_buffer_type_t buft) {
     (void)dev;
     (void)buft;
