@@ -263,6 +263,50 @@ Test(hparams, the_range_of_yarn_is_that_of_the_file) {
     sheaf_gguf_free(out);
 }
 
+/* What other keys make of the positions, and of the weights of experts. */
+Test(hparams, old_names_and_zeros) {
+    static const struct {
+        struct change changes[2];
+        float freq_scale, expert_scale;
+    } cases[] = {
+        {{{.arch = "deepseek2", .suffix = "expert_weights_scale", .kind = FLOAT, .value = 0}},
+         0.25f,
+         1},
+        {{{.arch = "deepseek2", .suffix = "expert_weights_scale", .kind = FLOAT, .value = 3}},
+         0.25f,
+         3},
+        {{{.arch = "llama", .suffix = "rope.scale_linear", .kind = FLOAT, .value = 8}}, 0.125f, 1},
+        {{{.arch = "llama", .suffix = "rope.scale_linear", .kind = FLOAT, .value = 8},
+          {.arch = "llama", .suffix = "rope.scaling.factor", .kind = FLOAT, .value = 2}},
+         0.5f,
+         1},
+        {{{.arch = "llama", .suffix = "rope.scaling.factor", .kind = FLOAT, .value = 2},
+          {.arch = "llama", .suffix = "rope.scaling.type", .kind = TEXT, .text = "none"}},
+         1,
+         1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct sheaf__random_model_params p = sheaf__random_model_default_params();
+        struct sheaf_gguf *in, *out = sheaf_gguf_new();
+        struct sheaf__hparams hp;
+        const char *path = in_dir("m.gguf");
+        p.arch = cases[i].changes[0].arch;
+        p.n_expert = 6;
+        p.n_expert_used = 3;
+        cr_assert_eq(sheaf__random_model_write(&p, path), 0, "%s", sheaf_last_error());
+        cr_assert_eq(sheaf_gguf_open(path, &in), 0, "%s", sheaf_last_error());
+        cr_assert_eq(sheaf_gguf_copy_kv(out, in), 0);
+        for (int k = 0; k < 2 && cases[i].changes[k].arch; k++) set(out, &cases[i].changes[k]);
+        cr_assert_eq(sheaf__hparams_read(out, 512, &hp), 0, "%s", sheaf_last_error());
+        cr_expect_float_eq(hp.freq_scale, cases[i].freq_scale, 0, "%zu: %g", i,
+                           (double)hp.freq_scale);
+        cr_expect_float_eq(hp.expert_scale, cases[i].expert_scale, 0, "%zu: %g", i,
+                           (double)hp.expert_scale);
+        sheaf_gguf_free(in);
+        sheaf_gguf_free(out);
+    }
+}
+
 /* ---- absurd numbers in every key ---- */
 
 static bool is_one_of(const char *name, const char *const *list) {
