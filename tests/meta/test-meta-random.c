@@ -24,3 +24,12 @@ static void beside_spans(size_t n_members, uint64_t first, uint64_t n) {
 }
 Test(meta_random, beside_spans_two_members) { beside_spans(2, 5001, 200); }
 Test(meta_random, beside_spans_three_members) { beside_spans(3, 6001, 200); }
+
+/* On a scheduler, which gives some nodes to a CPU. In seeds 100655 and 107712 it reads a result over an
+ * output, which was gathered for another node. */
+static void beside_a_cpu(size_t n_members, uint64_t first, uint64_t n) {
+    cr_assert(run_meta_random_split(cpu_members(n_members), n_members, first, n), "%zu members",
+              n_members);
+}
+Test(meta_random, beside_a_cpu_three_members) { beside_a_cpu(3, 100501, 400); }
+Test(meta_random, beside_a_cpu_five_members) { beside_a_cpu(5, 107501, 400); }

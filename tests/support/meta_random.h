@@ -104,6 +104,52 @@ static inline bool meta_random_run(sheaf_backend_t backend, struct maker *k, uin
     return good;
 }
 
+/* Nodes that a scheduler may give to another backend than that of their operands. */
+static inline bool meta_random_is_free(const struct sheaf_cgraph *g, const T *t) {
+    bool is_free = !t->view_src && !sheaf_op_is_view(t->op);
+    for (int i = 0; i < g->n_nodes && is_free; i++)
+        is_free = g->nodes[i]->view_src != t || sheaf_op_is_view(g->nodes[i]->op);
+    return is_free;
+}
+
+/* The graph as a scheduler computes it: some of its nodes on a CPU, and only some are outputs. */
+static inline bool meta_random_run_split(sheaf_backend_t backend, sheaf_backend_t cpu,
+                                         sheaf_backend_sched_t sched, struct maker *k,
+                                         uint64_t seed) {
+    struct sheaf_cgraph *g = k->m.graph;
+    struct sheaf_backend_graph_copy copy = {0};
+    uint64_t lot = ~seed;
+    const uint64_t one_of = 2 + split_random(&lot) % 4;
+    double scale = 0;
+    for (int i = 0; i < k->m.n_leaves; i++)
+        sheaf_format_name((T *)(uintptr_t)k->m.leaf[i], "leaf#%d", i);
+    sheaf_backend_buffer_t arena = meta_random_wrap(&k->m);
+    bool good =
+        arena && !sheaf_backend_graph_copy(backend, g, &copy) && !sheaf_backend_sched_reset(sched);
+    for (int i = 0; i < g->n_nodes && good; i++) {
+        T *t = sheaf_graph_node(copy.graph, i);
+        const bool on_cpu = split_random(&lot) % one_of == 0, last = i == g->n_nodes - 1;
+        if (!t->view_src || t->view_src->op != SHEAF_OP_NONE) t->data = NULL, t->buffer = NULL;
+        if (!last && !(g->nodes[i]->flags & SHEAF_TENSOR_FLAG_OUTPUT))
+            t->flags &= ~SHEAF_TENSOR_FLAG_OUTPUT;
+        if (on_cpu && meta_random_is_free(copy.graph, t))
+            good = !sheaf_backend_sched_set_tensor_backend(sched, t, cpu);
+        good = good && !split_run_node(g->nodes[i]);
+        scale = fmax(scale, meta_random_largest(g->nodes[i]));
+    }
+    for (int i = 0; i < g->n_leafs; i++) scale = fmax(scale, meta_random_largest(g->leafs[i]));
+    if (good && scale <= 1e8) good = !sheaf_backend_sched_graph_compute(sched, copy.graph);
+    if (!good) fprintf(stderr, "seed %llu: %s\n", (unsigned long long)seed, sheaf_last_error());
+    for (int i = 0; i < g->n_nodes && good && scale <= 1e8; i++) {
+        T *t = sheaf_graph_node(copy.graph, i);
+        if (t->flags & SHEAF_TENSOR_FLAG_OUTPUT)
+            good = meta_random_compare(t, g->nodes[i], scale, seed);
+    }
+    sheaf_backend_graph_copy_free(&copy);
+    sheaf_backend_buffer_free(arena);
+    return good;
+}
+
 /* Not every kind of device has a kernel for every op; a meta device leaves such graphs to a
  * scheduler. The answer is the same on every rank. */
 static inline bool meta_random_can(sheaf_backend_dev_t meta, const struct sheaf_cgraph *g) {
@@ -151,6 +197,38 @@ static inline bool run_meta_random_with(const sheaf_backend_dev_t *members, size
     sheaf_backend_meta_get_stats(backend, &stats);
     if (n_started) *n_started = stats.n_started;
     sheaf_backend_free(backend);
+    sheaf_backend_meta_device_free(meta);
+    return good;
+}
+
+/* Graphs `first` .. `first + n - 1` on a scheduler over the members and a CPU. */
+static inline bool run_meta_random_split(const sheaf_backend_dev_t *members, size_t n_members,
+                                         uint64_t first, uint64_t n) {
+    struct split_model *model = NULL;
+    sheaf_backend_dev_t meta;
+    sheaf_backend_t both[2];
+    bool good =
+        !sheaf_backend_meta_device(members, n_members, meta_random_state, &model, NULL, &meta) &&
+        !sheaf_backend_dev_init(meta, NULL, &both[0]) &&
+        !sheaf_backend_dev_init(members[0], NULL, &both[1]);
+    sheaf_backend_sched_t sched =
+        good ? sheaf_backend_sched_new(both, NULL, 2, 256, false, false) : NULL;
+    if (!sched) {
+        fprintf(stderr, "%s\n", sheaf_last_error());
+        return false;
+    }
+    for (uint64_t seed = first; seed < first + n && good; seed++) {
+        struct maker k;
+        make_graph_for(&k, seed, 14, (int)n_members);
+        model = &k.m;
+        if (meta_random_can(meta, k.m.graph))
+            good = meta_random_run_split(both[0], both[1], sched, &k, seed);
+        split_model_free(&k.m);
+        split_free_all();
+    }
+    sheaf_backend_sched_free(sched);
+    sheaf_backend_free(both[0]);
+    sheaf_backend_free(both[1]);
     sheaf_backend_meta_device_free(meta);
     return good;
 }
