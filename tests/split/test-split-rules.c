@@ -280,6 +280,8 @@ Test(rules, bad_strings_do_not_parse) {
                          "a.b.c.d.e.f.h -> a",
                          "a+b+c+d+e+f -> a",
                          "i -> ",
+                         "a b c d, e f g h, i j k l -> m",
+                         "a b c d, e f g h, i j k l -> 5",
                          "99999999999999999999 -> i",
                          "i= -> i",
                          "i=j -> i",

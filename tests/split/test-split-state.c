@@ -267,6 +267,22 @@ static const struct sheaf__cut *random_cut(struct sheaf__pool *pool, uint64_t *s
     return sheaf__cut_end(pool, n);
 }
 
+/* Into how few pieces can the indices be parted so that every member has one run of each? */
+static int64_t fewest_pieces(const bool *owns, int n, int members) {
+    enum { BEFORE, IN, BEHIND } at[8] = {BEFORE};
+    int64_t pieces = 1;
+    for (int i = 0; i < n; i++) {
+        bool fits = true;
+        for (int j = 0; j < members; j++) fits = fits && !(owns[j * n + i] && at[j] == BEHIND);
+        pieces += !fits;
+        for (int j = 0; j < members; j++) {
+            if (!fits) at[j] = BEFORE;
+            at[j] = owns[j * n + i] ? IN : at[j] == BEFORE ? BEFORE : BEHIND;
+        }
+    }
+    return pieces;
+}
+
 Test(cut, a_set_has_one_address_and_its_public_form_says_the_same) {
     struct sheaf__pool pool;
     cr_assert_eq(sheaf__pool_init(&pool, 3), SHEAF_STATUS_SUCCESS);
@@ -279,6 +295,9 @@ Test(cut, a_set_has_one_address_and_its_public_form_says_the_same) {
         const S *shown = sheaf__st_show(&pool, sheaf__st_s(2, cut));
         cr_assert_not_null(shown);
         cr_expect_eq(sheaf__cut_from_state(&pool, shown), cut);
+        int64_t pieces = 0;
+        for (int i = 0; i < shown->n_segments; i++) pieces += shown->segments[i].outer;
+        cr_expect_eq(pieces, fewest_pieces(owns, N, 3));
         bool partition = true;
         for (int i = 0; i < N; i++) {
             const int owners = owns[i] + owns[N + i] + owns[2 * N + i];
