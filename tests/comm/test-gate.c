@@ -121,6 +121,108 @@ Test(gate, wants_the_same_secret, .timeout = 60) {
     cr_expect_eq(end_of(stranger), 3);
 }
 
+/* The next frame of a connection that blocks; 0 at its end. */
+static int wait_for_frame(struct sheaf__peer *line, size_t *size) {
+    int type, error;
+    while (!(type = sheaf__frame_next(line, size)))
+        if (!sheaf__frame_receive(line, &error)) return 0;
+    return type;
+}
+
+/* A process that knows all but the last bit of the proof that it is rank 1. Exit status 0: it was
+ * shown the door. */
+static pid_t start_liar(struct sheaf__gate *of_rank_0, const uint8_t *own) {
+    const uint8_t rank[4] = {1}, nonce[16] = "a number of mine";
+    uint8_t hello[20], text[9 + 32] = {'H', 0, 0, 0, 0, 1}, proof[SHEAF__SHA_BYTES];
+    struct sheaf__peer line = {.rank = 0};
+    size_t size = 0;
+    const pid_t pid = fork();
+    cr_assert_geq(pid, 0);
+    if (pid) return pid;
+    sheaf__gate_free(of_rank_0);
+    alarm(30);
+    line.fd = sheaf__address_connect((uint32_t)sheaf__get_le(own, 4),
+                                     (uint16_t)sheaf__get_le(own + 4, 2));
+    memcpy(hello, rank, sizeof rank);
+    memcpy(hello + 4, nonce, sizeof nonce);
+    sheaf__frame_send(&line, SHEAF__HELLO, hello, sizeof hello);
+    if (wait_for_frame(&line, &size) != SHEAF__CHALLENGE || size != 16 + SHEAF__SHA_BYTES) _exit(7);
+    memcpy(text + 9, nonce, sizeof nonce);
+    memcpy(text + 25, sheaf__frame_data(&line), 16);
+    sheaf__hmac(secret, sizeof secret, text, sizeof text, proof);
+    proof[SHEAF__SHA_BYTES - 1] ^= 1;
+    sheaf__frame_drop(&line, size);
+    sheaf__frame_send(&line, SHEAF__PROOF, proof, sizeof proof);
+    _exit(wait_for_frame(&line, &size) ? 8 : 0);
+}
+Test(gate, compares_the_whole_proof, .timeout = 60) {
+    struct sheaf__peer one;
+    uint8_t own[SHEAF__OFFER_BYTES] = {0}, offers[64] = {0};
+    struct sheaf__gate *g = gate_of(0, &one);
+    cr_assert_eq(sheaf__gate_open(g, own), SHEAF_STATUS_SUCCESS);
+    const pid_t liar = start_liar(g, own);
+    sheaf__world()->limit_ns[SHEAF_PHASE_START] = 6000000000u; /* it alone comes, for a second */
+    cr_expect_eq(sheaf__gate_meet(g, offers, secret), SHEAF_STATUS_TIMEOUT);
+    cr_expect_eq(one.fd, -1);
+    sheaf__frame_send(&one, SHEAF__TOLD, NULL, 0);
+    cr_expect_eq(end_of(liar), 0);
+    sheaf__gate_free(g);
+}
+
+/* Frames arrive in any pieces, several at once, and are refused if they are none. */
+Test(frames, come_in_pieces_and_together) {
+    int pair[2], error;
+    size_t size;
+    struct sheaf__peer a = {0}, b = {0};
+    uint8_t long_one[SHEAF__ALARM_BYTES], bytes[2 * SHEAF__LINK_BYTES];
+    cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair), 0);
+    a.fd = pair[0];
+    for (size_t i = 0; i < sizeof long_one; i++) long_one[i] = (uint8_t)(i * 7);
+    sheaf__frame_send(&a, SHEAF__TOLD, NULL, 0);
+    sheaf__frame_send(&a, SHEAF__BEAT, (const uint8_t *)"abc", 3);
+    sheaf__frame_send(&a, SHEAF__ALARM, long_one, sizeof long_one);
+    const ssize_t n = recv(pair[1], bytes, sizeof bytes, 0);
+    cr_assert_eq(n, 3 * SHEAF__LINK_HEADER + 3 + SHEAF__ALARM_BYTES);
+    for (size_t step = 1; step < 700; step += 23) { /* bytes at a time */
+        static const int types[] = {SHEAF__TOLD, SHEAF__BEAT, SHEAF__ALARM};
+        int seen = 0;
+        b = (struct sheaf__peer){.fd = pair[1]};
+        for (size_t at = 0; at < (size_t)n;) {
+            const size_t some = (size_t)n - at < step ? (size_t)n - at : step;
+            int type;
+            cr_assert_eq(send(pair[0], bytes + at, some, 0), (ssize_t)some);
+            at += some;
+            do {
+                cr_assert(sheaf__frame_receive(&b, &error));
+                while ((type = sheaf__frame_next(&b, &size))) {
+                    cr_assert(seen < 3 && type == types[seen], "step %zu: type %d", step, type);
+                    const uint8_t *data = sheaf__frame_data(&b);
+                    cr_expect(seen != 1 || (size == 3 && !memcmp(data, "abc", 3)));
+                    cr_expect(seen != 2 || (size == sizeof long_one &&
+                                            !memcmp(data, long_one, sizeof long_one)));
+                    sheaf__frame_drop(&b, size);
+                    seen++;
+                }
+            } while (recv(pair[1], &(char){0}, 1, MSG_PEEK | MSG_DONTWAIT) == 1);
+        }
+        cr_expect(seen == 3 && !b.n_in, "step %zu: %d frames, %zu bytes left", step, seen, b.n_in);
+    }
+    static const uint8_t bad[][SHEAF__LINK_HEADER] = {
+        {0x53, 0x41, 0x48, 0x31, 4, 0, 3, 0}, /* another magic number */
+        {0x53, 0x41, 0x48, 0x32, 0, 0, 3, 0}, /* no type */
+        {0x53, 0x41, 0x48, 0x32, 4, 0, 255, 255} /* more than any has */};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        b = (struct sheaf__peer){.n_in = SHEAF__LINK_HEADER};
+        memcpy(b.in, bad[i], sizeof bad[i]);
+        cr_expect_eq(sheaf__frame_next(&b, &size), -1, "case %zu", i);
+    }
+    close(pair[0]);
+    b = (struct sheaf__peer){.fd = pair[1]};
+    cr_expect_not(sheaf__frame_receive(&b, &error));
+    cr_expect_eq(error, 0);
+    close(pair[1]);
+}
+
 /* Processes that connect and say nothing have taken every place: the oldest make room. */
 Test(gate, is_not_filled_by_strangers, .timeout = 30) {
     enum { STRANGERS = 24 }; /* places are for one peer and 16 others */
@@ -268,6 +370,7 @@ Test(addresses, are_those_of_the_launcher_or_of_the_setting) {
     } cases[] = {
         {NULL, "1.0;tcp://10.0.0.5,192.168.7.5:3333", "x", "10.0.0.5 192.168.7.5"},
         {NULL, "1.0;tcp://192.168.7.5:3333;ud://7.1", "x", "192.168.7.5"},
+        {NULL, "1.0;tcp://192.168.7.5", "x", "192.168.7.5"},              /* without a port */
         {NULL, "1.0;tcp://10.9.9.9:3333", "x", "has no private address"}, /* it is down */
         {NULL, "1.0;tcp://8.8.4.4:3333", "x", "has no private address"},
         {NULL, "1.0;tcp://127.0.0.1:3333", "x", "has no private address"},
