@@ -431,7 +431,7 @@ Test(ggml_plugin, views_that_move) {
         bool by_cells;
     } cases[] = {
         {"", false},
-        {"rows 0 4\ncolumns 1 3\n", false},
+        {"rows 0 4\nrows 1\ncolumns 1 3\n", false}, /* the first line that fits counts */
         {"rows 1\nflat 0 72\ncolumns 0\n", true},
     };
     char path[] = "/tmp/sheaf-cuts-XXXXXX", split[64];
