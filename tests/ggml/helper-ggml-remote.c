@@ -364,6 +364,26 @@ static void check_another_type(void) {
     end(&r);
 }
 
+/* A full table, in which the tensor `last` lies behind two others of its place. */
+struct full {
+    struct gg_tensor *keys[3];
+    int32_t counts[3];
+    uint32_t used;
+};
+static void fill_table(struct full *f, struct gg_tensor *const *others, struct gg_tensor *last,
+                       int32_t count, struct gg_cgraph *g) {
+    const size_t first = ((size_t)(uintptr_t)last >> 4) % 3;
+    *f = (struct full){.used = 7};
+    for (size_t i = 0; i < 3; i++) {
+        f->keys[(first + i) % 3] = i < 2 ? others[i] : last;
+        f->counts[(first + i) % 3] = i < 2 ? (int32_t)i : count;
+    }
+    g->use_counts = f->counts;
+    g->visited.size = 3;
+    g->visited.used = &f->used;
+    g->visited.keys = f->keys;
+}
+
 /* The scheduler gives a node to another part of the graph, and leaves one out that is not to be computed. */
 static void check_parts(void) {
     typedef void (*usage_fn)(struct gg_buffer *, int);
@@ -378,6 +398,7 @@ static void check_parts(void) {
     struct gg_cgraph *g = graph_of(r.ctx, made[1], 0);
     for (int i = 2; i < 4; i++) CALL(expand_fn, "ggml_build_forward_expand")(g, made[i]);
     made[3]->flags &= ~GG_FLAG_COMPUTE;
+    struct full table;
     for (int round = 0; round < 2; round++) {
         for (int i = 0; i < N * M; i++) r.values[i] += 1;
         set(w, r.values, 0, BYTES);
@@ -386,7 +407,8 @@ static void check_parts(void) {
             struct gg_cgraph part = *g;
             part.nodes = g->nodes + 2 * i;
             part.n_nodes = 2;
-            set_uid(&part, 201 + (uint64_t)i);
+            if (round) fill_table(&table, made + 1, made[0], 3, &part);
+            set_uid(&part, 201 + (uint64_t)(2 * round + i));
             expect(start(&part) == GG_STATUS_SUCCESS, "status of a part");
         }
         for (int i = 1; i < 4; i++) {
