@@ -349,13 +349,15 @@ static bool is_bound_everywhere(const struct sheaf_tensor *n, int operand) {
 }
 
 /* May t, an operand or the result, begin anywhere? Words count elements, so blocks have none, except
- * in copies, which are made of numbers (member_lower.c). */
+ * in copies, which are made of numbers (member_lower.c), and in GET_ROWS. */
 static bool may_begin_anywhere(const struct gg_member *m, const struct sheaf_tensor *n,
                                const struct sheaf_tensor *t) {
     const int since = has_words_since[n->op];
     const bool copies = n->src[0] && n->src[0]->type == n->type;
+    const bool takes_blocks = copies || n->op == SHEAF_OP_GET_ROWS;
     if (m->has_addresses) return true;
-    return since && gg_is_since(&m->lib->host, since) && (!sheaf_is_quantized(t->type) || copies);
+    return since && gg_is_since(&m->lib->host, since) &&
+           (takes_blocks || !sheaf_is_quantized(t->type));
 }
 
 /* Where a view starts must suit a device's bindings. */
