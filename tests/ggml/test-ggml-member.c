@@ -296,6 +296,31 @@ Test(ggml_member, debians_cpu_device) {
         "%s", out);
     shows(" 0 wrong, 0 refused");
 }
+/* docs/ggml-devices.md, which scripts/op-table --ggml writes: a device that is given less than it
+ * takes is wrong in nothing else. */
+static void has_ops_of_the_table(const char *device, const char *before) {
+    char devices[64], cmd[2048];
+    snprintf(devices, sizeof devices, "CPU0,%s", device);
+    snprintf(cmd, sizeof cmd,
+             "%s cd '%s'; t=$(scripts/ggml-tree --path); doc=docs/ggml-devices.md;"
+             "grep -qF \"Asked: $(grep '^libggml0 ' $t/versions)\" $doc || exit 7; table=$(mktemp);"
+             "scripts/ggml-tree run '%s/bin/sheaf-backend-ops' support -b %s |"
+             "sed -E '/^\\|/!d;s/ \\| /|/g;s/\\| +\\|/| |/g' >$table; "
+             "awk '/^## /{here=$2==\"%s\"} here && /^\\|/' $doc | diff - $table && "
+             "[ -s $table ]; st=$?; rm $table; exit $st",
+             before, SHEAF_SOURCE_DIR, SHEAF_BUILD_DIR, device, device);
+    const int status = run(NULL, devices, cmd);
+    if (status == 7) cr_skip("the tree of Debian's ggml has another version than the table");
+    cr_expect_eq(status, 0, "%s: %s", device, out);
+}
+Test(ggml_member, ops_of_the_table) {
+    if (!has_tree()) cr_skip("no tree of Debian's ggml here (scripts/ggml-tree --install)");
+    has_ops_of_the_table("ggml:CPU", "");
+    if (run(NULL, "all", "[ -e $('" SHEAF_SOURCE_DIR "/scripts/ggml-tree' --path)/vulkan ]") == 0)
+        has_ops_of_the_table("ggml:Vulkan0", "export SHEAF_GGML_BACKENDS=$(cat $('" SHEAF_SOURCE_DIR
+                                             "/scripts/ggml-tree' --path)/vulkan);");
+}
+
 /* An assertion of ggml's ends the process where a device says that it takes a slice and does not. */
 Test(ggml_member, slices_of_every_op) {
     if (!has_tree()) cr_skip("no tree of Debian's ggml here (scripts/ggml-tree --install)");
