@@ -297,6 +297,39 @@ static bool gpu_copies(const struct sheaf_tensor *n) {
     return !sheaf_is_quantized(a->type) || a->type == n->type || sheaf_is_contiguous(a);
 }
 
+static bool lie_alike(const struct sheaf_tensor *a, const struct sheaf_tensor *b) {
+    for (int i = 0; i < SHEAF_MAX_DIMS; i++) /* one element has any stride (gg_lay_out) */
+        if (a->ne[i] != b->ne[i] || (a->ne[i] > 1 && a->nb[i] != b->nb[i])) return false;
+    return true;
+}
+
+/* CUDA's kernels that go over a tensor as one row and end the process at another one, or, CLAMP, read
+ * what lies between rows; devices say nothing of it. So do some of layers with a state, and the
+ * device reads the fourth operand of DSV4_HC_POST as it answers. Source: ggml-cuda of 0.21. */
+static bool cuda_runs(const struct sheaf_tensor *n) {
+    const struct sheaf_tensor *a = n->src[0], *b = n->src[1];
+    switch (n->op) {
+    case SHEAF_OP_UNARY:
+    case SHEAF_OP_SQR:
+    case SHEAF_OP_SQRT:
+    case SHEAF_OP_SIN:
+    case SHEAF_OP_COS:
+    case SHEAF_OP_LOG:
+    case SHEAF_OP_CLAMP:
+        return halves(n) && sheaf_is_contiguous(a) && sheaf_is_contiguous(n);
+    case SHEAF_OP_ARGMAX:
+        return sheaf_is_contiguous(a);
+    case SHEAF_OP_SSM_CONV: /* widths of a filter that have a kernel */
+        return (b->ne[0] >= 3 && b->ne[0] <= 5) || b->ne[0] == 9;
+    case SHEAF_OP_GATED_DELTA_NET: /* of q and k */
+        return lie_alike(a, b);
+    case SHEAF_OP_DSV4_HC_POST:
+        return n->src[3] != NULL;
+    default:
+        return true;
+    }
+}
+
 /* Vulkan's vision ropes leave the frequency factors out. */
 static bool gpu_rope(const struct sheaf_tensor *n) {
     const bool is_rope = n->op == SHEAF_OP_ROPE || n->op == SHEAF_OP_ROPE_BACK;
@@ -393,6 +426,7 @@ bool gg_member_accepts(const struct gg_member *m, const struct sheaf_tensor *nod
     const struct limits *l = &limits[node->op];
     if (m->kind != GG_KIND_CPU && !(gpu_copies(node) && gpu_starts(m, node) && gpu_rope(node)))
         return false;
+    if (m->kind != GG_KIND_CPU && m->has_addresses && !cuda_runs(node)) return false;
     if (node->flags & SHEAF_BACKEND_TENSOR_TIES_BY_INDEX) return false; /* ggml leaves it open */
     if (!l->there || !reads_words(&m->lib->host, node)) return false;
     return lies(node->src[0], l->a) && lies(node->src[1], l->b) && lies(node, l->result) &&

@@ -13,6 +13,7 @@
  * It takes no slice of six rows or 32 columns that are scaled by 23. It does not scale by 13: that
  * graph fails; by 29, the library gives up as ggml does where it asserts. Scaling by 17 takes 2.5 s,
  * by 19 8 s in the queue.
+ *   FAKE_CUDA            says that it is of CUDA and computes everything
  *   FAKE_TWO             has a second device, FAKE1
  *   FAKE_BAD_VERSION     says that its backends have interface version 9
  *   FAKE_PACKS           memory of the host; multiplies, and by weights of a multiple of 4 rows also in a
@@ -129,7 +130,14 @@ struct gg_reg *ggml_backend_dev_backend_reg(struct gg_device *dev) {
 #endif
     return &reg;
 }
-const char *ggml_backend_reg_name(struct gg_reg *r) { return r ? "FAKE" : NULL; }
+#ifdef FAKE_CUDA
+enum { IS_CUDA = 1 };
+#else
+enum { IS_CUDA = 0 };
+#endif
+const char *ggml_backend_reg_name(struct gg_reg *r) {
+    return !r ? NULL : IS_CUDA ? "CUDA" : "FAKE";
+}
 static struct gg_buft *packed_type(void) { return (struct gg_buft *)(void *)&packed_object; }
 static struct gg_buft **extra_bufts(struct gg_device *dev) {
     static struct gg_buft *list[2];
@@ -160,7 +168,7 @@ static bool is_packed(const struct gg_tensor *t) {
     return t && t->buffer && t->buffer->buft == packed_type();
 }
 bool ggml_backend_dev_supports_op(struct gg_device *dev, const struct gg_tensor *op) {
-    (void)dev;
+    if (IS_CUDA && dev) return true;
     if (is_packed(
             op->src[0])) /* of views it says so, as ggml's CPU device does, and computes none */
         return op->op == OP_VIEW || (op->op == OP_MUL_MAT && op->src[0]->ne[1] % 4 == 0);

@@ -37,6 +37,8 @@ static const char *const ops[] = {"NONE",
                                   "RWKV_WKV7",
                                   "ROPE",
                                   "FILL",
+                                  "CLAMP",
+                                  "ARGMAX",
                                   "GLU"};
 enum { N_OPS = sizeof ops / sizeof *ops };
 static const char *const unary[] = {"ABS", "SILU", "RELU", "TRUNC"};

@@ -8,6 +8,7 @@
  *   helper-ggml-member DEVICE heads   attention of heads that begin inside of a group of three
  *   helper-ggml-member DEVICE starts  nodes over views that begin where GPUs bind no memory
  *   helper-ggml-member DEVICE waits   FAKE1 for an event of DEVICE
+ *   helper-ggml-member DEVICE asks-cuda   about nodes that CUDA says it computes
  *   helper-ggml-member DEVICE large   sums that leave the range of F16
  *   helper-ggml-member DEVICE asks    for more memory than it was given
  *   helper-ggml-member DEVICE room    attention whose kernel writes behind its result
@@ -660,6 +661,26 @@ static int starts(sheaf_backend_t backend) {
     return is == -2 ? fail(op) : say_wrong(wrong);
 }
 
+/* Nodes that a device of CUDA says it computes, and does not. */
+static int asks_cuda(sheaf_backend_dev_t dev) {
+    struct sheaf_context *ctx = context();
+    struct sheaf_tensor *a = sheaf_new_tensor_2d(ctx, SHEAF_TYPE_F32, COLUMNS, ROWS);
+    struct sheaf_tensor *gap = sheaf_view_2d(ctx, a, COLUMNS / 2, ROWS, a->nb[1], 0);
+    struct sheaf_tensor *wide = sheaf_new_tensor_2d(ctx, SHEAF_TYPE_F32, 4, ROWS);
+    struct sheaf_tensor *narrow = sheaf_new_tensor_2d(ctx, SHEAF_TYPE_F32, 2, ROWS);
+    struct sheaf_tensor *x = sheaf_new_tensor_3d(ctx, SHEAF_TYPE_F32, 8, ROWS, 1);
+    const struct sheaf_tensor *nodes[] = {
+        sheaf_clamp(ctx, a, 0, 1),    sheaf_clamp(ctx, gap, 0, 1),
+        sheaf_argmax(ctx, a),         sheaf_argmax(ctx, gap),
+        sheaf_silu(ctx, a),           sheaf_silu(ctx, gap),
+        sheaf_ssm_conv(ctx, x, wide), sheaf_ssm_conv(ctx, x, narrow),
+    };
+    for (size_t i = 0; i < sizeof nodes / sizeof *nodes; i++)
+        printf("%s: %d\n", sheaf_op_desc(nodes[i]), sheaf_backend_dev_supports_op(dev, nodes[i]));
+    sheaf_free(ctx);
+    return 0;
+}
+
 /* More ops than the device has, and what ggml does not promise. */
 static int refuses(sheaf_backend_dev_t dev) {
     struct sheaf_context *ctx = context();
@@ -754,6 +775,7 @@ int main(int argc, char **argv) {
                  : !strcmp(mode, "large")      ? large(backend)
                  : !strcmp(mode, "starts")     ? starts(backend)
                  : !strcmp(mode, "waits")      ? waits(dev, backend)
+                 : !strcmp(mode, "asks-cuda")  ? asks_cuda(dev)
                  : !strcmp(mode, "packs")      ? packs(backend, SHEAF_TYPE_F32)
                  : !strcmp(mode, "packs-q4_0") ? packs(backend, SHEAF_TYPE_Q4_0)
                  : !strcmp(mode, "fills")      ? fills(backend)
