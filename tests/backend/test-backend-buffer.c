@@ -204,6 +204,25 @@ static void two_dimensional(sheaf_backend_dev_t dev) {
     sheaf_free(ctx);
 }
 
+/* Data in a context's own memory belong to no buffer, and a place in a buffer may have none. */
+Test(buffer, transfers_want_memory_of_a_buffer) {
+    struct sheaf_context *ctx =
+        sheaf_init((struct sheaf_init_params){2 * sheaf_tensor_overhead() + 4096, NULL, false});
+    struct sheaf_tensor *t = sheaf_new_tensor_1d(ctx, SHEAF_TYPE_F32, 4);
+    sheaf_backend_buffer_t buffer;
+    float x[4] = {0};
+    sheaf_set_name(t, "x");
+    cr_assert(t->data && !t->buffer);
+    cr_expect_eq(sheaf_backend_tensor_set(t, x, 0, sizeof x), SHEAF_STATUS_INVALID);
+    cr_expect_str_eq(sheaf_last_error(), "set tensor 'x': the tensor has no memory yet");
+    OK(sheaf_backend_buft_alloc_buffer(sheaf_backend_dev_buffer_type(cpu()), 64, &buffer));
+    t->buffer = buffer;
+    t->data = NULL;
+    cr_expect_eq(sheaf_backend_tensor_get(t, x, 0, sizeof x), SHEAF_STATUS_INVALID);
+    cr_expect_str_eq(sheaf_last_error(), "get tensor 'x': the tensor has no memory yet");
+    sheaf_backend_buffer_free(buffer);
+    sheaf_free(ctx);
+}
 Test(buffer, two_dimensional_transfers) { two_dimensional(cpu()); }
 
 static sheaf_backend_dev_t meta_of(int *n, sheaf_backend_dev_t *meta) {
