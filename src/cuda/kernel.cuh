@@ -295,12 +295,22 @@ HD void store_plain(int type, float f, void *p) {
 
 /* ---- blocks as words, which lie in shared memory as they did in a row ---- */
 
-/* The four bytes of high:low that begin `shift` bits (0, 8, 16, 24) from the low end. */
+/* The 32 bits of high:low that begin `shift` bits, less than 32, from the low end. */
 HD uint32_t word_between(uint32_t low, uint32_t high, uint32_t shift) {
 #ifdef __CUDA_ARCH__
     return __funnelshift_r(low, high, shift);
 #else
     return (uint32_t)(((uint64_t)high << 32 | low) >> shift);
+#endif
+}
+/* sum and four bytes of a, without a sign, times four of b, with one. */
+static __device__ __forceinline__ int dp4a_of_bytes(uint32_t a, int b, int sum) {
+#ifdef SHEAF_CUDA_EMULATED
+    for (int i = 0; i < 4; i++) sum += (int)(a >> 8 * i & 255u) * (int)(int8_t)(b >> 8 * i);
+    return sum;
+#else
+    asm("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(a), "r"(b));
+    return sum;
 #endif
 }
 /* Words at any byte offset of an array of words, whose lanes take the same path; the last one looks at one word
@@ -311,6 +321,12 @@ struct Words {
 };
 HD Words words_at(const uint32_t *w, int offset) {
     const Words x = {w + ((unsigned)offset >> 2), ((unsigned)offset & 3u) * 8u};
+    return x;
+}
+/* The same, from `bits` of the first byte on, -7 to 7: what is shifted in comes from the bytes beside. */
+HD Words bits_at(const uint32_t *w, int offset, int bits) {
+    const int first = (int)((unsigned)offset & 3u) * 8 + bits;
+    const Words x = {w + ((unsigned)offset >> 2) + (first < 0 ? -1 : 0), (unsigned)first & 31u};
     return x;
 }
 HD uint32_t word_of(const Words &x, int i) { return word_between(x.w[i], x.w[i + 1], x.shift); }

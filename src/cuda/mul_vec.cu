@@ -71,6 +71,27 @@ static __device__ __forceinline__ int four_products(const uint32_t *q, const uin
     return __dp4a((int)q[3], (int)y.w, sum);
 }
 
+/* The same of bytes without a sign. */
+static __device__ __forceinline__ int four_products_of_bytes(const uint32_t *q, const uint4 &y,
+                                                             int sum) {
+    sum = dp4a_of_bytes(q[0], (int)y.x, sum);
+    sum = dp4a_of_bytes(q[1], (int)y.y, sum);
+    sum = dp4a_of_bytes(q[2], (int)y.z, sum);
+    return dp4a_of_bytes(q[3], (int)y.w, sum);
+}
+/* All integers of a sub-block that lie where they were times those of a column; what is shifted out is 0. */
+template <int TYPE>
+static __device__ __forceinline__ int all_products(const Sub &x, const Column &y) {
+    if (in_high_halves(TYPE)) {
+        const int high = four_products_of_bytes(x.q + 4, y.hi, 0);
+        return four_products(x.q, y.lo, high >> 4);
+    }
+    if (in_a_half(TYPE))
+        return four_products_of_bytes(x.q + 4, y.hi, four_products_of_bytes(x.q, y.lo, 0)) >>
+               x.shift;
+    return four_products(x.q + 4, y.hi, four_products(x.q, y.lo, 0));
+}
+
 /* Block `lane` of a chunk of a column, whose first half q points to. */
 static __device__ __forceinline__ Column load_column(const int8_t *q, const float2 *ds) {
     Column y;
@@ -99,7 +120,7 @@ static __device__ __forceinline__ float add_product(const Sub &x, const Column &
         if (F::mins == 2) t -= fmaf(x.m, (float)y.sum_lo, x.m1 * (float)y.sum_hi);
         return fmaf(y.ds.x, t, sum);
     }
-    const float all = (float)four_products(x.q + 4, y.hi, four_products(x.q, y.lo, 0));
+    const float all = (float)all_products<TYPE>(x, y);
     if (F::mins) return fmaf(-x.m, y.ds.y, fmaf(y.ds.x, x.d0 * all, sum));
     if (!minus) return fmaf(y.ds.x, x.d0 * all, sum);
     return fmaf(x.d0, fmaf(y.ds.x, all, -(float)minus * y.ds.y), sum);
@@ -149,10 +170,11 @@ constexpr int blocks_of(int type, int n, int rows, bool whole) {
     const bool two = rows > 1;
     switch (type) {
     case SHEAF_TYPE_Q5_K:
-        return whole ? eight : eight - 3;
+        return whole ? eight - 2 * two : two ? 4 : eight - 3;
     case SHEAF_TYPE_Q3_K:
         return whole && !two ? eight : eight - 2;
     case SHEAF_TYPE_Q4_K:
+        return whole ? eight : two ? 5 : eight - 2;
     case SHEAF_TYPE_IQ4_XS:
         return whole ? eight : eight - 2;
     case SHEAF_TYPE_Q6_K:
@@ -269,8 +291,8 @@ static __device__ __forceinline__ void multiply_rows(const Product &p, const Tas
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
                 const Sub x =
-                    take_apart<TYPE>((const uint32_t *)(const void *)(slot + r * S::ROW_BYTES),
-                                     at[r], lane % F::SUBS);
+                    take_apart<TYPE, true>((const uint32_t *)(const void *)(slot + r * S::ROW_BYTES),
+                                           at[r], lane % F::SUBS);
 #pragma unroll
                 for (int c = 0; c < N; c++) {
                     if (N == 1 || c < t.n) sum[r][c] = add_product<TYPE>(x, column[c], sum[r][c]);
@@ -350,8 +372,8 @@ static __device__ __forceinline__ void multiply_whole(const Product &p, const ch
 #pragma unroll
                 for (int r = 0; r < ROWS; r++) {
                     const char *chunk = stage + j * S::SLOT_BYTES + r * S::ROW_BYTES;
-                    const Sub x = take_apart<TYPE>((const uint32_t *)(const void *)chunk,
-                                                   at + k * S::PART, lane % F::SUBS);
+                    const Sub x = take_apart<TYPE, true>((const uint32_t *)(const void *)chunk,
+                                                         at + k * S::PART, lane % F::SUBS);
                     sum[r] = add_product<TYPE>(x, column[k], sum[r]);
                 }
             }

@@ -15,7 +15,12 @@ HD uint32_t spread(uint32_t h) {
 struct Sub {
     uint32_t q[8];
     float d0, d1, m, m1;
+    int shift; /* of integers that are left where they lie */
 };
+/* Which integers a product takes where they lie in their bytes: each shift less is an instruction for every four
+ * elements, and the product of all is shifted once. Elements 16..31 in the high halves; all of them in either half. */
+HD constexpr bool in_high_halves(int type) { return type == SHEAF_TYPE_Q4_0 || type == SHEAF_TYPE_Q4_1; }
+HD constexpr bool in_a_half(int type) { return type == SHEAF_TYPE_Q4_K; }
 
 template <int TYPE> struct Format;
 /* The types that have them: type, name of the block, its elements, scales, mins, MINUS. */
@@ -42,12 +47,13 @@ template <int TYPE> struct Format;
 SUB_BLOCK_TYPES(FORMAT)
 #undef FORMAT
 
-HD void nibbles(const uint32_t *w, int at, uint32_t *q) {
+/* LIE: the high ones stay in the high halves of their bytes. */
+template <bool LIE = false> HD void nibbles(const uint32_t *w, int at, uint32_t *q) {
     const Words x = words_at(w, at);
     for (int i = 0; i < 4; i++) {
         const uint32_t v = word_of(x, i);
         q[i] = v & 0x0f0f0f0fu;
-        q[i + 4] = v >> 4 & 0x0f0f0f0fu;
+        q[i + 4] = LIE ? v & 0xf0f0f0f0u : v >> 4 & 0x0f0f0f0fu;
     }
 }
 HD void fifths(uint32_t h, uint32_t *q) {
@@ -82,12 +88,12 @@ template <int N> HD void words_of(const uint32_t *w, int offset, uint32_t *to) {
     }
 }
 /* Scale and min of sub-block s of a K block, whose first four words are its head: six bits each, of which those of
- * sub-blocks 4 to 7 are divided. */
+ * sub-blocks 4 to 7 are divided. Shifts and masks are of the lane, which has the same s of every block. */
 HD void k_scales(const uint32_t *head, int s, Sub *x) {
-    const int shift = s % 4 * 8;
-    const uint32_t a = head[1] >> shift, b = head[2] >> shift, c = head[3] >> shift;
-    const uint32_t scale = s < 4 ? a & 63 : (c & 15) | (a >> 2 & 48);
-    const uint32_t min = s < 4 ? b & 63 : (c >> 4 & 15) | (b >> 2 & 48);
+    const int low = s % 4 * 8, high = s < 4 ? low : low + 2;
+    const uint32_t of_high = s < 4 ? 63u : 48u, of_low = s < 4 ? 0u : 15u;
+    const uint32_t scale = (head[1] >> high & of_high) | (head[3] >> low & of_low);
+    const uint32_t min = (head[2] >> high & of_high) | (head[3] >> (low + 4) & of_low);
     x->d0 = f16_to_f32((uint16_t)head[0]) * (float)scale;
     x->m = f16_to_f32((uint16_t)(head[0] >> 16)) * (float)min;
 }
@@ -99,15 +105,16 @@ HD int q3_scale(const uint32_t *packed, int i) {
     return (int)(low | (packed[2] >> (i % 4 * 8 + i / 4 * 2) & 3) << 4) - 32;
 }
 
-/* Sub-block s of the block at byte offset `at` (even except for MXFP4) of w. */
-template <int TYPE>
+/* Sub-block s of the block at byte offset `at` (even except for MXFP4) of w. LIE: integers stay where they lie, of the
+ * types above. */
+template <int TYPE, bool LIE = false>
 static __device__ __forceinline__ Sub take_apart(const uint32_t *w, int at, int s) {
     Sub x;
     if (TYPE == SHEAF_TYPE_Q4_0) {
-        nibbles(w, at + 2, x.q);
+        nibbles<LIE>(w, at + 2, x.q);
         x.d0 = half_at(w, at);
     } else if (TYPE == SHEAF_TYPE_Q4_1) {
-        nibbles(w, at + 4, x.q);
+        nibbles<LIE>(w, at + 4, x.q);
         x.d0 = half_at(w, at);
         x.m = -half_at(w, at + 2);
     } else if (TYPE == SHEAF_TYPE_Q5_0) {
@@ -127,27 +134,26 @@ static __device__ __forceinline__ Sub take_apart(const uint32_t *w, int at, int 
         uint32_t head[4];
         words_of<4>(w, at, head);
         words_of<8>(w, at + 16 + s / 2 * 32, x.q);
-        for (int i = 0; i < 8; i++) x.q[i] = x.q[i] >> (s % 2 * 4) & 0x0f0f0f0fu;
+        x.shift = s % 2 * 4;
+        const uint32_t mask = 0x0f0f0f0fu << x.shift;
+        for (int i = 0; i < 8; i++) x.q[i] = LIE ? x.q[i] & mask : x.q[i] >> x.shift & 0x0f0f0f0fu;
         k_scales(head, s, &x);
     } else if (TYPE == SHEAF_TYPE_Q5_K) {
         uint32_t head[4], high[8];
         words_of<4>(w, at, head);
         words_of<8>(w, at + 16, high);
         words_of<8>(w, at + 48 + s / 2 * 32, x.q);
-        for (int i = 0; i < 8; i++) {
-            x.q[i] = x.q[i] >> (s % 2 * 4) & 0x0f0f0f0fu;
-            x.q[i] |= (high[i] >> s & 0x01010101u) << 4;
+        for (int i = 0; i < 8; i++) { /* bit s of each byte comes to bit 4 */
+            const uint32_t h = word_between(high[i], high[i], (unsigned)(s - 4) & 31u);
+            x.q[i] = (x.q[i] >> (s % 2 * 4) & 0x0f0f0f0fu) | (h & 0x10101010u);
         }
         k_scales(head, s, &x);
     } else if (TYPE == SHEAF_TYPE_Q6_K) {
-        const int lo = s % 4 / 2 * 4, hi = s % 4 * 2;
-        const Words ql = words_at(w, at + s / 4 * 64 + s % 2 * 32);
-        const Words qh = words_at(w, at + 128 + s / 4 * 32);
-        for (int i = 0; i < 8; i++) {
-            const uint32_t l = word_of(ql, i) >> lo & 0x0f0f0f0fu;
-            const uint32_t h = word_of(qh, i) >> hi & 0x03030303u;
-            x.q[i] = l | h << 4;
-        }
+        /* the low bits come to bits 0 to 3 of each byte, the high ones to 4 and 5 */
+        const Words ql = bits_at(w, at + s / 4 * 64 + s % 2 * 32, s % 4 / 2 * 4);
+        const Words qh = bits_at(w, at + 128 + s / 4 * 32, s % 4 * 2 - 4);
+        for (int i = 0; i < 8; i++)
+            x.q[i] = (word_of(ql, i) & 0x0f0f0f0fu) | (word_of(qh, i) & 0x30303030u);
         const uint32_t scales = word_at(w, at + 192 + s / 2 * 4); /* of sub-blocks s & ~1, s | 1 */
         const int shift = s % 2 * 16;
         const float d = half_at(w, at + 208);
