@@ -378,9 +378,76 @@ Test(cuda_emu, a_graph_is_found_by_what_it_holds) {
     fclose(trace);
 }
 
+/* The same tensors are another graph once a shape, a step or an address has changed. */
+Test(cuda_emu, shapes_steps_and_addresses_are_of_the_graph) {
+    struct rig r = rig_up("", NULL);
+    struct sheaf_tensor *x, *y = five_nodes(&r, &x);
+    const int64_t n = x->ne[0] / 3;
+    set_all(x, 0, 1);
+    for (int run = 0; run < 12; run++) {
+        float got[300];
+        if (run == 3) /* a third of the elements; the others stay */
+            for (int i = -1; i < 5; i++) (i < 0 ? x : sheaf_graph_node(r.graph, i))->ne[0] = n;
+        if (run == 6) x->nb[0] *= 2; /* every other one */
+        if (run == 9) x->data = (float *)x->data + 1;
+        cr_assert_eq(sheaf_backend_tensor_memset(y, 0, 0, (size_t)n * sizeof(float)),
+                     SHEAF_STATUS_SUCCESS);
+        cr_assert_eq(sheaf_backend_graph_compute(r.backend, r.graph), SHEAF_STATUS_SUCCESS, "%s",
+                     sheaf_last_error());
+        y->ne[0] = 3 * n;
+        cr_assert_eq(sheaf_backend_tensor_get(y, got, 0, sizeof got), SHEAF_STATUS_SUCCESS);
+        if (run == 2)
+            cr_assert_eq(sheaf_backend_tensor_memset(y, 0, 0, sizeof got), SHEAF_STATUS_SUCCESS);
+        if (run > 2) y->ne[0] = n;
+        for (int i = 0; i < 300; i++) {
+            const float want = (float)(run < 3  ? 10 * i
+                                       : i >= n ? 0
+                                                : (run < 6 ? 10 : 20) * i + (run < 9 ? 0 : 10));
+            cr_assert_float_eq(got[i], want, 1e-3, "run %d: element %d is %g", run, i,
+                               (double)got[i]);
+        }
+    }
+    rig_down(&r);
+}
+
 static void fails_with(enum sheaf_status got, enum sheaf_status want, const char *text) {
     cr_assert_eq(got, want, "%d: %s", got, sheaf_last_error());
     cr_assert(strstr(sheaf_last_error(), text), "'%s' is not in '%s'", text, sheaf_last_error());
+}
+
+/* Rows of `a` and four more nodes. */
+static struct sheaf_cgraph *rows_named(struct rig *r, struct sheaf_tensor *a,
+                                       struct sheaf_tensor *ids, const char *name) {
+    struct sheaf_cgraph *graph = sheaf_new_graph(r->ctx);
+    struct sheaf_tensor *y = sheaf_set_name(sheaf_get_rows(r->ctx, a, ids), name);
+    for (int i = 0; i < 4; i++) y = sheaf_scale(r->ctx, y, 2);
+    cr_assert_eq(sheaf_build_forward_expand(graph, y), SHEAF_STATUS_SUCCESS);
+    return graph;
+}
+
+/* A bad id is reported by the node that was asked for, though one of an earlier graph with the same addresses was
+ * captured, whose tensors may be gone. */
+Test(cuda_emu, a_bad_id_is_of_the_graph_that_ran) {
+    struct rig r = rig_up("", NULL);
+    struct sheaf_tensor *a = sheaf_new_tensor_2d(r.ctx, SHEAF_TYPE_F32, 8, 4);
+    struct sheaf_tensor *ids = sheaf_new_tensor_1d(r.ctx, SHEAF_TYPE_I32, 2);
+    struct sheaf_cgraph *first = rows_named(&r, a, ids, "old rows");
+    rig_alloc(&r);
+    struct sheaf_cgraph *second = rows_named(&r, a, ids, "new rows");
+    for (int i = 0; i < 5; i++)
+        cr_assert_eq(sheaf_backend_tensor_alloc(r.buffer, sheaf_graph_node(second, i),
+                                                sheaf_graph_node(first, i)->data),
+                     SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+    set_all(a, 1, 1);
+    const int32_t good[] = {0, 3}, bad[] = {0, 4};
+    cr_assert_eq(sheaf_backend_tensor_set(ids, good, 0, sizeof good), SHEAF_STATUS_SUCCESS);
+    for (int i = 0; i < 3; i++)
+        cr_assert_eq(sheaf_backend_graph_compute(r.backend, first), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_tensor_set(ids, bad, 0, sizeof bad), SHEAF_STATUS_SUCCESS);
+    for (int i = 0; i < 3; i++)
+        fails_with(sheaf_backend_graph_compute(r.backend, second), SHEAF_STATUS_INVALID,
+                   "'new rows': row 4 is outside [0, 4)");
+    rig_down(&r);
 }
 
 /* Nodes in one kernel give the bits of nodes one by one, their intermediate results too. */
@@ -794,9 +861,9 @@ static const float *block_at(const void *user, int member) {
     return (const float *)user + member * SUM_N;
 }
 
-static char *sums_of(enum next next, const char *params, size_t *size) {
+static char *sums_of(enum next next, const char *machine, const char *params, size_t *size) {
     static const int order[] = {3, 0, 4, 1, 2}, host[] = {0, 1, 1, 0, 0};
-    struct rig r = rig_up("", params);
+    struct rig r = rig_up(machine, params);
     struct sheaf_tensor *blocks = sheaf_new_tensor_2d(r.ctx, SHEAF_TYPE_F32, SUM_N, SUM_BLOCKS);
     struct sheaf_tensor *x = sheaf_new_tensor_2d(r.ctx, SHEAF_TYPE_F32, SUM_K, SUM_ROWS), *y = x;
     struct sheaf_tensor *rest = sheaf_dup_tensor(r.ctx, x);
@@ -853,7 +920,7 @@ Test(cuda_emu, sums_go_with_what_follows) {
         char *all[2];
         for (int on = 0; on < 2; on++) {
             rig_trace_clear(trace);
-            all[on] = sums_of((enum next)next, on ? "" : "fuse=0", &size[on]);
+            all[on] = sums_of((enum next)next, "", on ? "" : "fuse=0", &size[on]);
             cr_assert_eq(replays_of(trace, launches[next][on]), 3, "case %d", next);
         }
         cr_assert(size[0] == size[1] && !memcmp(all[0], all[1], size[0]), "case %d: other bits",
@@ -861,7 +928,95 @@ Test(cuda_emu, sums_go_with_what_follows) {
         free(all[0]);
         free(all[1]);
     }
+    rig_trace_clear(trace); /* a capture that fails at its end has submitted the sum to nothing */
+    size_t size;
+    free(sums_of(SUM_THEN_ADD, "fail=cudaGraphInstantiate:1", "", &size));
+    cr_assert_eq(replays_of(trace, 0), 0);
     fclose(trace);
+}
+
+/* Whatever is asked of the queue behind a sum finds it done. */
+enum behind {
+    BEHIND_GET,
+    BEHIND_INPUTS,
+    BEHIND_COPY,
+    BEHIND_COPY_HERE,
+    BEHIND_RECORD,
+    BEHIND_WAIT,
+    BEHIND
+};
+
+static void sum_before(enum behind behind) {
+    enum { N = 100 };
+    static const int order[] = {0}, host[] = {0};
+    struct rig r = rig_up("devices=2", NULL);
+    struct sheaf_tensor *blocks = sheaf_new_tensor_1d(r.ctx, SHEAF_TYPE_F32, N);
+    struct sheaf_tensor *x = sheaf_dup_tensor(r.ctx, blocks);
+    rig_alloc(&r);
+    const sheaf_backend_dev_t dev = sheaf_backend_reg_dev_get(r.reg, 0);
+    sheaf_backend_t other;
+    sheaf_backend_event_t event;
+    sheaf_backend_buffer_t buffer;
+    cr_assert_eq(sheaf_backend_dev_init(sheaf_backend_reg_dev_get(r.reg, 1), NULL, &other),
+                 SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_event_new(dev, &event), SHEAF_STATUS_SUCCESS);
+    struct sheaf_context *ctx =
+        sheaf_init((struct sheaf_init_params){.mem_size = 4096, .no_alloc = true});
+    struct sheaf_tensor *there = sheaf_dup_tensor(ctx, x);
+    cr_assert_eq(sheaf_backend_alloc_ctx_tensors(ctx, other, &buffer), SHEAF_STATUS_SUCCESS);
+    set_all(blocks, 3, 0);
+    set_all(x, -1, 0);
+    set_all(there, 5, 0);
+    sheaf__sum_fn *add;
+    void *p = sheaf_backend_reg_get_proc_address(r.reg, SHEAF__SUM_PROC);
+    memcpy(&add, &p, sizeof add);
+    const struct sheaf__sum sum = sheaf__sum_of(1, order, host, block_at, blocks->data, x->data, N);
+    cr_assert_eq(add(r.backend, &sum), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+    float want = 3, given[N], got[N];
+    for (int i = 0; i < N; i++) given[i] = 7;
+    const struct sheaf_tensor_write write = {x, given};
+    const struct sheaf_tensor *from = x;
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    switch (behind) {
+    case BEHIND_GET:
+        st = sheaf_backend_tensor_get_async(r.backend, x, got, 0, sizeof got);
+        from = NULL;
+        break;
+    case BEHIND_INPUTS:
+        st = sheaf_backend_tensors_set(r.backend, &write, 1);
+        want = 7;
+        break;
+    case BEHIND_COPY:
+        st = sheaf_backend_tensor_copy_async(r.backend, other, x, there);
+        from = there;
+        break;
+    case BEHIND_COPY_HERE:
+        st = sheaf_backend_tensor_copy_async(other, r.backend, there, x);
+        want = 5;
+        break;
+    case BEHIND_RECORD:
+        st = sheaf_backend_event_record(event, r.backend);
+        break;
+    default: /* of an event that another queue has recorded, or none */
+        st = sheaf_backend_event_wait(r.backend, event);
+        break;
+    }
+    cr_assert_eq(st, SHEAF_STATUS_SUCCESS, "%d: %s", behind, sheaf_last_error());
+    const bool at_once = behind == BEHIND_RECORD || behind == BEHIND_WAIT;
+    if (!at_once) cr_assert_eq(sheaf_backend_synchronize(r.backend), SHEAF_STATUS_SUCCESS);
+    if (from)
+        cr_assert_eq(sheaf_backend_tensor_get(from, got, 0, sizeof got), SHEAF_STATUS_SUCCESS);
+    for (int i = 0; i < N; i++)
+        cr_assert_float_eq(got[i], want, 0, "%d: element %d is %g", behind, i, (double)got[i]);
+    sheaf_backend_event_free(event);
+    sheaf_backend_buffer_free(buffer);
+    sheaf_free(ctx);
+    sheaf_backend_free(other);
+    rig_down(&r);
+}
+
+Test(cuda_emu, sums_come_before_what_is_asked) {
+    for (int behind = 0; behind < BEHIND; behind++) sum_before((enum behind)behind);
 }
 
 /* A graph that computes nothing, which comes again and again, takes no sum away: it is there behind the wait. */

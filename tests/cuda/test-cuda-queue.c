@@ -32,6 +32,50 @@ Test(cuda_queue, growing_work_memory_waits_for_nothing) {
     rig_down(&r);
 }
 
+/* Graphs are replayed with the addresses of the work memory that their captures had. When another graph wants more of
+ * it, and it moves, they are captured anew; here the old memory is gone. */
+Test(cuda_queue, captures_end_with_the_work_memory) {
+    enum { K = 1024, ROWS = 8, WIDE = 512 };
+    struct rig r = rig_up("", NULL);
+    struct sheaf_tensor *w = sheaf_new_tensor_2d(r.ctx, SHEAF_TYPE_Q8_0, K, ROWS), *wide, *y;
+    struct sheaf_cgraph *more = sheaf_new_graph(r.ctx);
+    sheaf_backend_graph_plan_t plan;
+    wide = sheaf_new_tensor_2d(r.ctx, SHEAF_TYPE_F32, K, WIDE);
+    y = sheaf_mul_mat(r.ctx, w, sheaf_view_2d(r.ctx, wide, K, 1, wide->nb[1], 0));
+    for (int i = 0; i < 4; i++) y = sheaf_scale(r.ctx, y, 2);
+    cr_assert_eq(sheaf_build_forward_expand(r.graph, y), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_build_forward_expand(more, sheaf_mul_mat(r.ctx, w, wide)),
+                 SHEAF_STATUS_SUCCESS);
+    rig_alloc(&r);
+    static uint8_t blocks[ROWS * K / 32 * 34];
+    for (size_t i = 0; i < sizeof blocks; i++) /* each 1 by 1, with a scale of 1 */
+        blocks[i] = i % 34 == 0 ? 0 : i % 34 == 1 ? 0x3c : 1;
+    cr_assert_eq(sheaf_backend_tensor_set(w, blocks, 0, sizeof blocks), SHEAF_STATUS_SUCCESS);
+    static float ones[K * WIDE];
+    for (int i = 0; i < K * WIDE; i++) ones[i] = 1;
+    cr_assert_eq(sheaf_backend_tensor_set(wide, ones, 0, sizeof ones), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_graph_plan_create(r.backend, r.graph, &plan), SHEAF_STATUS_SUCCESS);
+    FILE *trace = rig_trace();
+    for (int run = 0; run < 8; run++) {
+        if (run == 4)
+            cr_assert_eq(sheaf_backend_graph_compute(r.backend, more), SHEAF_STATUS_SUCCESS, "%s",
+                         sheaf_last_error());
+        for (int planned = 0; planned < 2; planned++) {
+            set_all(y, 0, 0);
+            cr_assert_eq(planned ? sheaf_backend_graph_plan_compute(r.backend, plan)
+                                 : sheaf_backend_graph_compute(r.backend, r.graph),
+                         SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+            cr_assert_float_eq(first_of(y), 16 * K, 1e-3 * K, "run %d: %g", run,
+                               (double)first_of(y));
+        }
+    }
+    cr_assert_eq(replays_of(trace, 6), 2 * 6,
+                 "all but the first, and the first with the new memory");
+    fclose(trace);
+    sheaf_backend_graph_plan_free(r.backend, plan);
+    rig_down(&r);
+}
+
 /* A graph whose owner promises that it is the same is not looked at: here the promise is broken. */
 Test(cuda_queue, a_version_saves_the_comparison) {
     struct rig r = rig_up("", NULL);
@@ -41,7 +85,7 @@ Test(cuda_queue, a_version_saves_the_comparison) {
         float scale, want;
     } runs[] = {{7, 0.5f, 10}, {7, 0.5f, 10}, {7, 0.5f, 10}, {7, 1.5f, 10},
                 {0, 1.5f, 30}, {0, 1.5f, 30}, {0, 0.5f, 10}, {8, 0.5f, 10},
-                {8, 0.5f, 10}, {9, 1.5f, 30}, {9, 1.5f, 30}, {9, 0.5f, 30}};
+                {8, 1.5f, 10}, {9, 1.5f, 30}, {9, 1.5f, 30}, {9, 0.5f, 30}};
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
         r.graph->version = runs[i].version;
         memcpy(y->op_params, &runs[i].scale, sizeof(float));
@@ -51,6 +95,35 @@ Test(cuda_queue, a_version_saves_the_comparison) {
         cr_assert_float_eq(first_of(y), runs[i].want, 0, "%zu: %g", i, (double)first_of(y));
     }
     rig_down(&r);
+}
+
+/* 512 graphs are remembered; those that ran last are replayed without another capture, the first runs as if it were
+ * new. */
+Test(cuda_queue, the_oldest_captures_go) {
+    enum { N = 600, LAST = 100 };
+    FILE *trace = tmpfile();
+    char line[300] = "";
+    cr_assert_not_null(trace);
+    cr_assert_geq(dup2(fileno(trace), 2), 0);
+    struct rig r = rig_up("", "counts=1");
+    struct sheaf_tensor *x, *y = five_nodes(&r, &x);
+    set_all(x, 1, 0);
+    for (int i = 0; i < N + LAST + 1; i++) {
+        const int graph = i < N ? i : i < N + LAST ? i - LAST : 0;
+        const float scale = (float)(graph + 1);
+        r.graph->uid = (uint64_t)graph + 1000;
+        memcpy(y->op_params, &scale, sizeof scale);
+        for (int again = 0; again < (i < N ? 2 : 1); again++)
+            cr_assert_eq(sheaf_backend_graph_compute(r.backend, r.graph), SHEAF_STATUS_SUCCESS,
+                         "%s", sheaf_last_error());
+        cr_assert_float_eq(first_of(y), 20 * scale, 0, "%d: %g", i, (double)first_of(y));
+    }
+    rig_down(&r);
+    rewind(trace);
+    static const char want[] =
+        "sheaf: CUDA0: graphs: 600 captured, 700 replayed, 0 refused, 601 node by node; ";
+    cr_assert(fgets(line, sizeof line, trace) && !strncmp(line, want, strlen(want)), "%s", line);
+    fclose(trace);
 }
 
 /* Launches that are alike are one line, with their count; the emulated ones take 2 us. */

@@ -470,6 +470,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *g) {
     return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t g, unsigned long long) {
+    MAY_FAIL("cudaGraphInstantiate", cudaErrorMemoryAllocation);
     *exec = new emu_graph(*g);
     return cudaSuccess;
 }
