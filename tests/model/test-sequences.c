@@ -303,3 +303,21 @@ Test(sequences, of_a_model_with_states) {
     sheaf_model_free(model);
     sheaf_world_finalize();
 }
+
+/* A hole is filled first, and the cells behind it stay in use: what is read of the cache ends behind
+ * the last of them. */
+Test(sequences, a_hole_is_filled_and_the_end_stays) {
+    struct sheaf__cells c;
+    cr_assert_eq(sheaf__cells_init(&c, 8), 0);
+    for (int32_t i = 0; i < 3; i++) cr_assert_eq(sheaf__cells_take(&c, 0, i), i);
+    for (int32_t i = 0; i < 2; i++) cr_assert_eq(sheaf__cells_take(&c, 1, i), 3 + i);
+    sheaf__cells_remove(&c, 0, 0, 3);
+    cr_expect_eq(c.end, 5);
+    cr_expect_eq(sheaf__cells_take(&c, 2, 0), 0);
+    cr_expect_eq(c.end, 5, "the cells of sequence 1 count");
+    sheaf__cells_remove(&c, -1, 0, INT32_MAX);
+    cr_expect_eq(c.end, 0);
+    cr_expect_eq(sheaf__cells_take(&c, 3, 0), 0, "the first cell is free again");
+    cr_expect_eq(c.end, 1);
+    sheaf__cells_free(&c);
+}
