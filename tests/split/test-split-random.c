@@ -92,9 +92,11 @@ static void without_addends(struct split_model *m) {
 /* Demands on a plan. */
 enum ask { ASK_NOTHING, ASK_WHOLE_NODES, ASK_WHOLE_SUMS };
 
-static bool run_graph(uint64_t seed, enum ask ask, struct totals *totals) {
+typedef void (*maker_fn)(struct maker *k, uint64_t seed, int most_nodes);
+
+static bool run_graph(maker_fn make, uint64_t seed, enum ask ask, struct totals *totals) {
     struct maker k;
-    make_graph(&k, seed, 14);
+    make(&k, seed, 14);
     struct sheaf_cgraph *g = k.m.graph;
     struct sheaf__split_plan *plan = NULL;
     const uint8_t *chosen = ask == ASK_WHOLE_NODES ? choose_whole(g, seed) : NULL;
@@ -165,13 +167,14 @@ out:
     return good;
 }
 
-static void run_graphs(uint64_t n_graphs, enum ask ask) {
+static void run_graphs(maker_fn make, uint64_t from, uint64_t n_graphs, enum ask ask) {
     const char *one = getenv("SHEAF_TEST_SPLIT_SEED"), *many = getenv("SHEAF_TEST_SPLIT_GRAPHS");
-    const uint64_t first = one ? strtoull(one, NULL, 10) : 1;
+    const uint64_t first = one ? strtoull(one, NULL, 10) : from;
     const uint64_t n = one ? 1 : many ? strtoull(many, NULL, 10) : n_graphs;
     struct totals t = {0};
     int failed = 0;
-    for (uint64_t s = first; s < first + n && failed < 10; s++) failed += !run_graph(s, ask, &t);
+    for (uint64_t s = first; s < first + n && failed < 10; s++)
+        failed += !run_graph(make, s, ask, &t);
     printf("random graphs: seeds %llu..%llu: %ld compared, %ld nodes, %ld collectives, %ld "
            "writes back, %ld out of range\n",
            (unsigned long long)first, (unsigned long long)(first + n - 1), t.graphs, t.nodes,
@@ -183,10 +186,15 @@ static void run_graphs(uint64_t n_graphs, enum ask ask) {
 /* A sanitizer makes a graph twenty times slower and looks for what shows in few. */
 enum { FEWER = SANITIZED ? 10 : 1 };
 
-Test(random, graphs_compute_what_the_whole_computes) { run_graphs(10000 / FEWER, ASK_NOTHING); }
-Test(random, nodes_that_are_whole) { run_graphs(3000 / FEWER, ASK_WHOLE_NODES); }
+Test(random, graphs_compute_what_the_whole_computes) {
+    run_graphs(make_graph, 1, 10000 / FEWER, ASK_NOTHING);
+}
+Test(random, nodes_that_are_whole) { run_graphs(make_graph, 1, 3000 / FEWER, ASK_WHOLE_NODES); }
 /* Bit for bit, since no sum is made of members' parts. */
-Test(random, sums_that_are_whole) { run_graphs(5000 / FEWER, ASK_WHOLE_SUMS); }
+Test(random, sums_that_are_whole) { run_graphs(make_graph, 1, 5000 / FEWER, ASK_WHOLE_SUMS); }
+/* A view is made again after a write, and the row that the search chose for it, or for a write over
+ * it, may not fit any longer: without a look at that, seeds 15934 and 23298 have no plan. */
+Test(random, views_after_writes) { run_graphs(make_view_graph, 15901, 8000 / FEWER, ASK_NOTHING); }
 
 /* Of each node that is computed one row is marked as taken, and a reason is given. */
 Test(random, explanations_name_the_row_that_is_taken) {

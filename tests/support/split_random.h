@@ -598,6 +598,53 @@ static inline void make_graph_of(struct maker *k, const uint8_t *bytes, size_t n
     grow_graph(k, most_nodes, n_members);
 }
 
+/* A node of a graph of few tensors, views of them, and writes over both. */
+static T *random_view_node(struct maker *k) {
+    struct sheaf_context *c = k->m.ctx;
+    T *a = pick(k), *t;
+    switch (below(k, 9)) {
+    case 0:
+    case 1:
+        return sheaf_mul(c, a, leaf_like(k, a));
+    case 2:
+        return one_in(k, 2) ? sheaf_transpose(c, a) : random_permute(k, a);
+    case 3:
+    case 4:
+        return random_view(k, a);
+    case 5:
+    case 6:
+        t = one_in(k, 2)   ? sheaf_scale(c, a, 0.8f)
+            : one_in(k, 2) ? sheaf_tanh(c, a)
+                           : sheaf_mul(c, a, leaf_like(k, a));
+        return sheaf_in_place(t, 0);
+    case 7:
+        return sheaf_cont(c, a);
+    default:
+        return one_in(k, 2) ? sheaf_scale(c, a, 1.1f) : sheaf_sum_rows(c, a);
+    }
+}
+
+/* Views are read before and after writes to the memory that they show. */
+static inline void make_view_graph(struct maker *k, uint64_t seed, int most_nodes) {
+    memset(k, 0, sizeof *k);
+    k->seed = seed;
+    split_model_init_sized(&k->m, 2 + (int)below(k, 4), seed ^ 0x55, 1 << 20, 256);
+    T *x = split_new(&k->m, "leaf", 2 + below(k, 7), 2 + below(k, 6), 1 + below(k, 2), 1);
+    split_give(&k->m, x,
+               one_in(k, 2) ? sheaf_split_state_partial(k->m.n_members) : random_state(k, x));
+    k->pool[k->n_pool++] = x;
+    if (one_in(k, 2)) {
+        T *y = sheaf_mul_mat(k->m.ctx, leaf(k, 5, x->ne[0], 1, 1), leaf(k, 5, x->ne[1], 1, 1));
+        if (!sheaf_build_forward_expand(k->m.graph, y)) k->pool[k->n_pool++] = y;
+    }
+    for (int i = 0; i < most_nodes; i++) {
+        T *t = random_view_node(k);
+        if (!acceptable(t) || !computable(t)) continue;
+        if (one_in(k, 8)) sheaf_set_output(t);
+        if (!sheaf_build_forward_expand(k->m.graph, t)) k->pool[k->n_pool++] = t;
+    }
+}
+
 static inline void make_graph(struct maker *k, uint64_t seed, int most_nodes) {
     make_graph_for(k, seed, most_nodes, 0);
 }
