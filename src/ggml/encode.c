@@ -76,11 +76,14 @@ static enum sheaf_status settle_buffer(struct gg_encoder *e, const struct gg_cgr
 
 static enum sheaf_status settle_buffers(struct gg_encoder *e, const struct gg_cgraph *graph) {
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    const struct gg_buffer *last = NULL; /* results of a graph lie in one buffer, mostly */
     for (int i = 0; i < graph->n_nodes && !st; i++) {
         const struct gg_tensor *t = graph->nodes[i];
-        if (is_computed(e, t) && !t->view_src && t->buffer &&
-            gg_host_rest(e->host, t->buffer)->usage == GG_USAGE_ANY)
-            st = settle_buffer(e, graph, t);
+        if (!is_computed(e, t) || t->view_src || !t->buffer || t->buffer == last ||
+            gg_host_rest(e->host, t->buffer)->usage != GG_USAGE_ANY)
+            continue;
+        last = t->buffer;
+        st = settle_buffer(e, graph, t);
     }
     return st;
 }
