@@ -82,6 +82,9 @@ Test(info, presets, .timeout = 600) {
                  "assert abs(d[\"weight_bytes\"] / 1e9 / %g - 1) < 0.02, d[\"weight_bytes\"]; "
                  "assert [x[\"n_members\"] for x in f] == [1, 2, 8]; "
                  "t = [x[\"generation\"][\"tokens_per_s\"] for x in f]; assert t == sorted(t), t; "
+                 "assert all(abs(max(g[\"read_s\"], g[\"arithmetic_s\"]) + g[\"collective_s\"] + "
+                 "g[\"spans_s\"] - g[\"seconds\"]) < 1e-8 for x in f for g in "
+                 "(x[\"generation\"], x[\"prompt\"])), f; "
                  "b = [max(m[\"weight_bytes\"] for m in x[\"members\"]) for x in f]; "
                  "assert b == sorted(b, reverse=True) and b[1] < 0.55 * b[0], b; "
                  "assert f[0][\"generation\"][\"collectives\"] == 0'",

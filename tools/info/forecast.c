@@ -244,8 +244,8 @@ static void json_graph(const char *name, const struct forecast_graph *g, bool pr
     if (priced)
         fprintf(out,
                 ", \"read_s\": %.9f, \"arithmetic_s\": %.9f, \"collective_s\": %.9f, "
-                "\"seconds\": %.9f, \"tokens_per_s\": %.4f",
-                g->read_s, g->flops_s, g->sum.collective_s, g->seconds,
+                "\"spans_s\": %.9f, \"seconds\": %.9f, \"tokens_per_s\": %.4f",
+                g->read_s, g->flops_s, g->sum.collective_s, g->spans_s, g->seconds,
                 (double)g->n_tokens / g->seconds);
     fputc('}', out);
 }
