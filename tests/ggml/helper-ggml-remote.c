@@ -325,7 +325,8 @@ static void check_tensors_over_others(void) {
         get(twice, got, sizeof got);
         expect(!differ(got, r.values, N * M, 2), "a tensor over two");
         get(part[1], got, BYTES / 2);
-        expect(!differ(got, r.values + HALF, HALF, 1), "a part that is read in the place of another");
+        expect(!differ(got, r.values + HALF, HALF, 1),
+               "a part that is read in the place of another");
         set(part[1], other + HALF, 0, BYTES / 2);
         set(part[0], other, 0, BYTES / 2);
         expect(compute(g2) == GG_STATUS_SUCCESS, "status of two tensors over one");
