@@ -18,11 +18,12 @@ int mkdir(const char *path, mode_t mode) {
     return (int)syscall(SYS_mkdirat, -100 /* AT_FDCWD */, path, mode);
 }
 
-static struct sheaf_comm *comm;
+static struct sheaf_comm *comm, *second; /* the latter of two_groups alone */
 static int n_members, member_rank[CHECK_MAX_MEMBERS];
 
 static int quit(bool ok) {
     if (!ok && sheaf_world_reports_error()) fprintf(stderr, "error: %s\n", sheaf_last_error());
+    sheaf_comm_free(second);
     sheaf_comm_free(comm);
     sheaf_world_finalize();
     return ok ? 0 : 1;
@@ -102,9 +103,9 @@ static int values(size_t largest, struct sheaf_comm *const *groups, int n_groups
 }
 
 static int two_groups(size_t largest) {
-    struct sheaf_comm *groups[2] = {comm};
-    if (sheaf_comm_new(member_rank, n_members, NULL, &groups[1])) return quit(false);
-    return values(largest, groups, 2); /* the second one ends with the process */
+    if (sheaf_comm_new(member_rank, n_members, NULL, &second)) return quit(false);
+    struct sheaf_comm *const groups[] = {comm, second};
+    return values(largest, groups, 2);
 }
 
 /* Rank 0's member comes last in the list. */
