@@ -455,6 +455,11 @@ Test(pretokenizer, names) {
     cr_expect(sheaf__pre_find("llama-bpe")->whole_words);
     cr_expect(sheaf__pre_find("llama-bpe")->add_bos);
     cr_expect_not(sheaf__pre_find("qwen2")->whole_words);
+    cr_expect(sheaf__pre_find("glm5")->whole_words && !sheaf__pre_find("glm5")->add_bos);
+    cr_expect_eq(sheaf__pre_find("hunyuan")->pre, SHEAF__PRE_QWEN2);
+    cr_expect_eq(sheaf__pre_find("hunyuan-dense")->pre, SHEAF__PRE_DEEPSEEK3);
+    cr_expect_eq(sheaf__pre_find("exaone")->pre, SHEAF__PRE_SMOLLM);
+    cr_expect_eq(sheaf__pre_find("exaone4")->pre, SHEAF__PRE_GPT2);
     char *names = strdup(sheaf__pre_names());
     for (char *save, *name = strtok_r(names, ", ", &save); name; name = strtok_r(NULL, ", ", &save))
         cr_expect_not_null(sheaf__pre_find(name), "%s is named, but not known", name);

@@ -28,37 +28,69 @@
 
 #include "model/text/unicode.h"
 
+/* llama.cpp's names of these. X(name, scanner, whole_words, add_bos) */
+#define NAMES(X)                                                                                   \
+    X("default", DEFAULT, false, false)                                                            \
+    X("gpt-2", GPT2, false, false)                                                                 \
+    X("gpt2", GPT2, false, false)                                                                  \
+    X("mpt", GPT2, false, false)                                                                   \
+    X("olmo", GPT2, false, false)                                                                  \
+    X("phi-2", GPT2, false, false)                                                                 \
+    X("jais", GPT2, false, false)                                                                  \
+    X("gigachat", GPT2, false, false)                                                              \
+    X("a.x-4.0", GPT2, false, false)                                                               \
+    X("mellum", GPT2, false, false)                                                                \
+    X("exaone4", GPT2, false, false)                                                               \
+    X("trillion", GPT2, false, false)                                                              \
+    X("granite-docling", GPT2, false, false)                                                       \
+    X("smollm", SMOLLM, false, false)                                                              \
+    X("starcoder", SMOLLM, false, false)                                                           \
+    X("refact", SMOLLM, false, false)                                                              \
+    X("command-r", SMOLLM, false, false)                                                           \
+    X("codeshell", SMOLLM, false, false)                                                           \
+    X("exaone", SMOLLM, false, false)                                                              \
+    X("minerva-7b", SMOLLM, false, false)                                                          \
+    X("mellum2", SMOLLM, false, false)                                                             \
+    X("llama-bpe", LLAMA3, true, true)                                                             \
+    X("llama3", LLAMA3, true, true)                                                                \
+    X("llama-v3", LLAMA3, true, true)                                                              \
+    X("falcon3", LLAMA3, true, true)                                                               \
+    X("falcon-h1", LLAMA3, true, true)                                                             \
+    X("pixtral", LLAMA3, true, true)                                                               \
+    X("midm-2.0", LLAMA3, true, true)                                                              \
+    X("lfm2", LLAMA3, true, true)                                                                  \
+    X("dbrx", LLAMA3, false, false)                                                                \
+    X("smaug-bpe", LLAMA3, false, false)                                                           \
+    X("chatglm-bpe", LLAMA3, false, false)                                                         \
+    X("glm4", LLAMA3, true, false)                                                                 \
+    X("glm5", LLAMA3, true, false)                                                                 \
+    X("qwen2", QWEN2, false, false)                                                                \
+    X("deepseek-r1-qwen", QWEN2, false, false)                                                     \
+    X("kormo", QWEN2, false, false)                                                                \
+    X("f2llmv2", QWEN2, false, false)                                                              \
+    X("megrez", QWEN2, false, false)                                                               \
+    X("grok-2", QWEN2, false, false)                                                               \
+    X("solar-open", QWEN2, false, false)                                                           \
+    X("stablelm2", QWEN2, false, false)                                                            \
+    X("hunyuan", QWEN2, false, false)                                                              \
+    X("gpt-4o", GPT4O, false, false)                                                               \
+    X("llama4", GPT4O, false, false)                                                               \
+    X("kanana2", GPT4O, false, false)                                                              \
+    X("talkie", GPT4O, false, false)                                                               \
+    X("minimax-m2", GPT4O, false, false)                                                           \
+    X("tekken", TEKKEN, true, true)                                                                \
+    X("deepseek-v3", DEEPSEEK3, false, false)                                                      \
+    X("hunyuan-dense", DEEPSEEK3, false, false)                                                    \
+    X("joyai-llm", DEEPSEEK3, false, false)                                                        \
+    X("hy_v4", DEEPSEEK3, false, false)                                                            \
+    X("deepseek-llm", DEEPSEEK1, false, false)                                                     \
+    X("kimi-k2", KIMI, false, false)
+
 static const struct sheaf__pre_info infos[] = {
-    {"default", SHEAF__PRE_DEFAULT, false, false},
-    {"gpt-2", SHEAF__PRE_GPT2, false, false},
-    {"gpt2", SHEAF__PRE_GPT2, false, false},
-    {"mpt", SHEAF__PRE_GPT2, false, false},
-    {"olmo", SHEAF__PRE_GPT2, false, false},
-    {"phi-2", SHEAF__PRE_GPT2, false, false},
-    {"granite-docling", SHEAF__PRE_GPT2, false, false},
-    {"smollm", SHEAF__PRE_SMOLLM, false, false},
-    {"starcoder", SHEAF__PRE_SMOLLM, false, false},
-    {"refact", SHEAF__PRE_SMOLLM, false, false},
-    {"command-r", SHEAF__PRE_SMOLLM, false, false},
-    {"codeshell", SHEAF__PRE_SMOLLM, false, false},
-    {"exaone", SHEAF__PRE_SMOLLM, false, false},
-    {"llama-bpe", SHEAF__PRE_LLAMA3, true, true},
-    {"llama3", SHEAF__PRE_LLAMA3, true, true},
-    {"llama-v3", SHEAF__PRE_LLAMA3, true, true},
-    {"falcon3", SHEAF__PRE_LLAMA3, true, true},
-    {"dbrx", SHEAF__PRE_LLAMA3, false, false},
-    {"smaug-bpe", SHEAF__PRE_LLAMA3, false, false},
-    {"glm4", SHEAF__PRE_LLAMA3, true, false},
-    {"qwen2", SHEAF__PRE_QWEN2, false, false},
-    {"deepseek-r1-qwen", SHEAF__PRE_QWEN2, false, false},
-    {"stablelm2", SHEAF__PRE_QWEN2, false, false},
-    {"hunyuan", SHEAF__PRE_QWEN2, false, false},
-    {"gpt-4o", SHEAF__PRE_GPT4O, false, false},
-    {"llama4", SHEAF__PRE_GPT4O, false, false},
-    {"tekken", SHEAF__PRE_TEKKEN, true, true},
-    {"deepseek-v3", SHEAF__PRE_DEEPSEEK3, false, false},
-    {"deepseek-llm", SHEAF__PRE_DEEPSEEK1, false, false},
-    {"kimi-k2", SHEAF__PRE_KIMI, false, false},
+#define INFO(name, scanner, whole_words, add_bos)                                                  \
+    {name, SHEAF__PRE_##scanner, whole_words, add_bos},
+    NAMES(INFO)
+#undef INFO
 };
 
 const struct sheaf__pre_info *sheaf__pre_find(const char *name) {
@@ -68,10 +100,10 @@ const struct sheaf__pre_info *sheaf__pre_find(const char *name) {
 }
 
 const char *sheaf__pre_names(void) {
-    return "default, gpt-2, gpt2, mpt, olmo, phi-2, granite-docling, smollm, starcoder, "
-           "refact, command-r, codeshell, exaone, llama-bpe, llama3, llama-v3, falcon3, "
-           "dbrx, smaug-bpe, glm4, qwen2, deepseek-r1-qwen, stablelm2, hunyuan, gpt-4o, "
-           "llama4, tekken, deepseek-v3, deepseek-llm, kimi-k2";
+#define LISTED(name, ...) ", " name
+    static const char names[] = NAMES(LISTED);
+#undef LISTED
+    return names + 2;
 }
 
 /* The text being cut. Where numbers, or Chinese and Japanese characters are cut off beforehand,
