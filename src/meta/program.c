@@ -82,7 +82,9 @@ enum sheaf_status sheaf__meta_program_bind(const struct meta_device *dev, struct
             for (int k = 0; k < g->n_nodes; k++) {
                 if (g->nodes[k]->view_src != own) continue;
                 enum sheaf_status st = sheaf_backend_view_init(g->nodes[k]);
-                if (st) return st;
+                if (!st) continue;
+                own->data = NULL; /* the next call begins again */
+                return st;
             }
         }
     }

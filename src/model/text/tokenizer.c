@@ -207,11 +207,11 @@ static enum sheaf_status encode_bpe(struct encoder *e, const char *s, size_t len
 /* Fits sheaf__emit_fn. */
 static enum sheaf_status emit_to(void *user, int32_t id) { return emit(user, id); }
 
-/* Text between special tokens. fresh: behind one, or at the start. */
-static enum sheaf_status encode_plain(struct encoder *e, const char *s, size_t len, bool fresh) {
+/* Text between special tokens. */
+static enum sheaf_status encode_plain(struct encoder *e, const char *s, size_t len) {
     if (e->t->wordpiece) return sheaf__wordpiece_encode(e->t, s, len, emit_to, e);
     if (e->t->bpe) return encode_bpe(e, s, len);
-    return encode_spm(e, s, len, fresh && e->t->add_space_prefix);
+    return encode_spm(e, s, len, e->t->add_space_prefix);
 }
 
 /* The longest special token spelled at s, or -1. User-defined tokens are text of a kind and always
@@ -261,20 +261,15 @@ enum sheaf_status sheaf_tokenizer_encode(const struct sheaf_tokenizer *t, const 
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     bool control = flags & SHEAF_TOKENIZE_PARSE_SPECIAL;
     bool add = flags & SHEAF_TOKENIZE_ADD_SPECIAL;
-    bool fresh = true; /* at the start or behind a special token */
     size_t start = 0;
     if (add && t->add_bos) st = emit(&e, t->bos);
     for (size_t pos = 0; !st && pos <= len; pos++) {
         int32_t id = pos < len ? special_at(t, text + pos, len - pos, control) : -1;
         if (id < 0 && pos < len) continue;
-        if (pos > start) {
-            st = encode_plain(&e, text + start, pos - start, fresh);
-            fresh = false;
-        }
+        if (pos > start) st = encode_plain(&e, text + start, pos - start);
         if (st || id < 0) break;
         bool doubled = add && t->add_bos && id == t->bos && e.n == 1 && pos == 0;
         if (!doubled) st = emit(&e, id);
-        fresh = true;
         start = pos + t->vocab.text[id].len;
         pos = start - 1;
     }
