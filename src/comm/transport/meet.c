@@ -30,10 +30,7 @@ look_around(struct sheaf__call *c, enum wait_for why, int place, uint64_t spins)
     const uint64_t limit = comm->timeout_ns + comm->timeout_ns / 8 * waits[why].extra_eighths;
     if (waited >= limit && sheaf__forgive_load(&c->away, sheaf__group_loads(c, now), waited - limit,
                                                comm->timeout_ns)) {
-        if (idle)
-            idle->touch(idle, now);
-        else
-            sheaf__touch(now);
+        sheaf__touch_idle(idle, now);
     } else if (waited >= limit) {
         char doing[256], where[256];
         const int member = sheaf__member_at(comm, place);

@@ -126,10 +126,7 @@ enum sheaf_status sheaf__mpi_wait_all(const struct sheaf__mpi_wait *w) {
             if (!sheaf__forgive_load(w->away, any_loads(w, now), now - (w->deadline + away),
                                      w->deadline - w->start))
                 return fail_late(w, now - w->start - away);
-            if (w->idle)
-                w->idle->touch(w->idle, now);
-            else
-                sheaf__touch(now);
+            sheaf__touch_idle(w->idle, now);
         }
         if (napped) continue;
         /* Idle ranks may wait for an interactive one: the longer the wait, the longer the sleep. */

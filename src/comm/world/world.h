@@ -115,6 +115,13 @@ struct sheaf__idle {
     /* The wait is justified until now. */
     void (*touch)(struct sheaf__idle *self, uint64_t now);
 };
+/* The same with or without such a thread (NULL). */
+static inline void sheaf__touch_idle(struct sheaf__idle *idle, uint64_t now) {
+    if (idle)
+        idle->touch(idle, now);
+    else
+        sheaf__touch(now);
+}
 
 /* Waits until all requests are done. peer[i] is the rank at the other end of request i. */
 struct sheaf__mpi_wait {
