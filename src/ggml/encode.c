@@ -55,10 +55,10 @@ static bool has_weights_elsewhere(const struct gg_encoder *e, const struct gg_cg
     return false;
 }
 
-/* A buffer without a usage that has results, and no weights: those of a program elsewhere
- * (ggml-rpc-server does not learn what its buffers are for), or of ggml's meta device. Inputs of one graph
- * lie there where results of another do. From now on it is for computing; what graphs have used of it must
- * be brought back first. */
+/* A buffer without a usage that has results, and no weights, is one of a program elsewhere
+ * (ggml-rpc-server does not learn what its buffers are for) or of ggml's meta device. Inputs of one
+ * graph lie there where results of another do. From now on it is for computing; what graphs have
+ * used of it must be brought back first. */
 static enum sheaf_status settle_buffer(struct gg_encoder *e, const struct gg_cgraph *graph,
                                        const struct gg_tensor *t) {
     struct gg_memory *m = e->memory_of(t);

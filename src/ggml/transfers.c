@@ -127,8 +127,8 @@ static enum sheaf_status bring_all_back(const struct transfer *x) {
     return st;
 }
 
-/* The region that is written; NULL: out of memory, its type is unknown here, or no region has the bytes of
- * a view. */
+/* The region that is written; NULL: out of memory, its type is unknown here, or no region has the
+ * bytes of a view. */
 static enum sheaf_status region_to_write(const struct transfer *x, struct gg_region **out) {
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     struct gg_region *other = NULL;
