@@ -659,7 +659,6 @@ static void check_last(const struct gg_tensor *down) {
 
 /* What a callback sees of a layer's nodes; how weights are cut does not depend on it. */
 static void check_layer(void) {
-    typedef void (*expand_fn)(struct gg_cgraph *, struct gg_tensor *);
     void *ctx = CALL(void *(*)(struct gg_init_params),
                      "ggml_init")((struct gg_init_params){.mem_size = 1 << 20});
     struct gg_buffer *weights = alloc(1 << 16), *work = alloc(1 << 16);
@@ -682,7 +681,7 @@ static void check_layer(void) {
     struct gg_cgraph *g = graph_of(ctx, down, 0), part = *g;
     for (size_t i = 0; i < sizeof made / sizeof *made; i++) {
         put_at(work, made[i], &at_work);
-        CALL(expand_fn, "ggml_build_forward_expand")(g, made[i]);
+        add_node(g, made[i]);
     }
     for (int i = 0; i < g->n_nodes; i++) {
         part.nodes = g->nodes + i;

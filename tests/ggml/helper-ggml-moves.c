@@ -84,7 +84,6 @@ struct token {
 
 /* The graph of a token at cell `at`, which reads the cells from `first`. */
 static void build(const struct caches *c, int at, int first, uint64_t uid, struct token *t) {
-    typedef void (*expand_fn)(struct gg_cgraph *, struct gg_tensor *);
     const size_t row = N * sizeof(float), cell = sizeof(float);
     struct gg_tensor *a[6], *plain[2];
     size_t end = 0;
@@ -110,7 +109,7 @@ static void build(const struct caches *c, int at, int first, uint64_t uid, struc
             node->nb[2] = node->nb[3] = node->nb[1] * (size_t)node->ne[1];
             put_at(c->work, t->result[i - 3] = node, &end);
         }
-        CALL(expand_fn, "ggml_build_forward_expand")(t->graph, node);
+        add_node(t->graph, node);
     }
 }
 

@@ -98,7 +98,6 @@ static void check_view_over_another(void) {
 
 /* Two caches that a graph alone has written, then two tensors of another shape in their places. */
 static void check_other_shapes(void) {
-    typedef void (*expand_fn)(struct gg_cgraph *, struct gg_tensor *);
     enum { CPY = 5 };
     struct remote r;
     float got[N * M];
@@ -117,7 +116,7 @@ static void check_other_shapes(void) {
         line[i] = at_offset(r.weights, tensor(r.ctx, N * M, 1, "line"), place);
     }
     struct gg_cgraph *g = graph_of(r.ctx, written[0], 0);
-    CALL(expand_fn, "ggml_build_forward_expand")(g, written[1]);
+    add_node(g, written[1]);
     set(x, r.values, 0, BYTES);
     expect(compute(g) == GG_STATUS_SUCCESS, "status of two caches");
     struct gg_tensor *sum = in(r.work, add(r.ctx, line[0], line[1]), &r.at_work);
@@ -289,7 +288,7 @@ static void check_inputs_by_turns(void) {
         sum = at_offset(r.work, add(r.ctx, at_offset(r.work, sum, 4096), x), 2048);
         last = at_offset(r.work, add(r.ctx, w, at_offset(r.work, last, 5120)), 6144);
         struct gg_cgraph *g = graph_of(r.ctx, sum, 0);
-        CALL(void (*)(struct gg_cgraph *, struct gg_tensor *), "ggml_build_forward_expand")(g, last);
+        add_node(g, last);
         for (int i = 0; i < N * M; i++) r.values[i] = (float)(i + 10 * round);
         set(y, r.values + N, 0, N * 4);
         set(w, r.values + 2 * N, 0, N * 4);
@@ -388,7 +387,6 @@ static void fill_table(struct full *f, struct gg_tensor *const *others, struct g
 /* The scheduler gives a node to another part of the graph, and leaves one out that is not to be computed. */
 static void check_parts(void) {
     typedef void (*usage_fn)(struct gg_buffer *, int);
-    typedef void (*expand_fn)(struct gg_cgraph *, struct gg_tensor *);
     struct remote r;
     float got[N * M];
     make(&r);
@@ -397,7 +395,7 @@ static void check_parts(void) {
     for (int i = 0; i < 4; i++)
         made[i] = in(r.work, scale(r.ctx, i ? made[0] : w, (float)(i + 2)), &r.at_work);
     struct gg_cgraph *g = graph_of(r.ctx, made[1], 0);
-    for (int i = 2; i < 4; i++) CALL(expand_fn, "ggml_build_forward_expand")(g, made[i]);
+    for (int i = 2; i < 4; i++) add_node(g, made[i]);
     made[3]->flags &= ~GG_FLAG_COMPUTE;
     struct full table;
     for (int round = 0; round < 2; round++) {
@@ -435,7 +433,6 @@ static struct gg_tensor *over(struct gg_tensor *t, struct gg_tensor *shown) {
  * weight, an input and a result. */
 static void check_views_of(int kind) {
     typedef void (*usage_fn)(struct gg_buffer *, int);
-    typedef void (*expand_fn)(struct gg_cgraph *, struct gg_tensor *);
     enum { CPY = 5, ROW = N * 4 };
     struct remote r;
     float got[N * M], want[N * M];
@@ -459,7 +456,7 @@ static void check_views_of(int kind) {
     struct gg_tensor *all = in(r.work, scale(r.ctx, root, 1), &r.at_work);
     struct gg_cgraph *g = graph_of(r.ctx, twice, 0);
     struct gg_tensor *more[] = {copy, columns, all};
-    for (int i = 0; i < 3; i++) CALL(expand_fn, "ggml_build_forward_expand")(g, more[i]);
+    for (int i = 0; i < 3; i++) add_node(g, more[i]);
     set(x, r.values, 0, BYTES);
     memcpy(want, r.values, sizeof want);
     for (int i = 0; i < N; i++) want[4 * N + i] = 2 * want[2 * N + i];
@@ -477,7 +474,6 @@ static void check_views_of(int kind) {
 /* A part writes over an input, which the next part reads. */
 static void check_input_written_in_place(void) {
     typedef void (*usage_fn)(struct gg_buffer *, int);
-    typedef void (*expand_fn)(struct gg_cgraph *, struct gg_tensor *);
     struct remote r;
     float got[N * M];
     make(&r);
@@ -486,7 +482,7 @@ static void check_input_written_in_place(void) {
     struct gg_tensor *thrice = over(scale(r.ctx, x, 3), x), *made[2];
     for (int i = 0; i < 2; i++) made[i] = in(r.work, scale(r.ctx, i ? x : thrice, 2), &r.at_work);
     struct gg_cgraph *g = graph_of(r.ctx, made[0], 0);
-    CALL(expand_fn, "ggml_build_forward_expand")(g, made[1]);
+    add_node(g, made[1]);
     for (int round = 0; round < 2; round++) {
         set(x, r.values, 0, BYTES);
         for (int i = 0; i < 2; i++) {

@@ -61,11 +61,15 @@ static inline void set_uid(struct gg_cgraph *g, uint64_t uid) {
     (void)g, (void)uid;
     GG_SINCE_0_10(g->uid = uid;)
 }
+/* Adds t and what it is computed from. */
+static inline void add_node(struct gg_cgraph *g, struct gg_tensor *t) {
+    typedef void (*expand_fn)(struct gg_cgraph *, struct gg_tensor *);
+    CALL(expand_fn, "ggml_build_forward_expand")(g, t);
+}
 static inline struct gg_cgraph *graph_of(void *ctx, struct gg_tensor *t, uint64_t uid) {
     typedef struct gg_cgraph *(*new_fn)(void *);
-    typedef void (*expand_fn)(struct gg_cgraph *, struct gg_tensor *);
     struct gg_cgraph *g = CALL(new_fn, "ggml_new_graph")(ctx);
-    CALL(expand_fn, "ggml_build_forward_expand")(g, t);
+    add_node(g, t);
     set_uid(g, uid);
     return g;
 }

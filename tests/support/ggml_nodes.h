@@ -135,10 +135,7 @@ static inline struct gg_tensor *silu(struct gg_tensor *x) {
 
 static struct gg_cgraph *graph;
 
-static inline void expand(struct gg_tensor *t) {
-    typedef void (*expand_fn)(struct gg_cgraph *, struct gg_tensor *);
-    CALL(expand_fn, "ggml_build_forward_expand")(graph, t);
-}
+static inline void expand(struct gg_tensor *t) { add_node(graph, t); }
 
 static inline struct gg_tensor *numbers(const int32_t *values, int64_t n) {
     struct gg_tensor *t = make(I32, n, 1, 1);
