@@ -24,7 +24,9 @@ INLINE __m256i madd_acc(__m256i acc, __m256i a, __m256i b) {
 #if defined(KERNELS_VNNI_256)
     return _mm256_dpwssd_avx_epi32(acc, a, b);
 #else
-    return _mm256_add_epi32(acc, _mm256_madd_epi16(a, b));
+    acc = _mm256_add_epi32(acc, _mm256_madd_epi16(a, b));
+    __asm__("" : "+x"(acc)); /* gcc would multiply all first, and spill the products */
+    return acc;
 #endif
 }
 
@@ -128,10 +130,18 @@ INLINE bool keep_sums(v_f *to, int C, const v_f *acc, const v_f *other) {
 
 /* ---- blocks of 32 ---- */
 
-/* The halves at p, p + block .. of 8 blocks; up to the end of the last block's 16th byte is read.
- * Half i is word i of what lies at p + i * (block - 2). */
+/* The halves at p, p + block .. of 8 blocks; up to the end of the last block's 16th byte is read. */
 INLINE __m256 halves_8(const char *p, size_t block) {
-    __m128i x[8];
+    if (block == 18) {
+        __m256i x[4]; /* halves 2 i and 2 i + 1 are words 2 i and 2 i + 1 of the two lanes */
+        UNROLL for (size_t i = 0; i < 4; i++) x[i] = load256(p + i * 32);
+        x[0] = _mm256_blend_epi32(x[0], x[1], 0x22);
+        x[2] = _mm256_blend_epi32(x[2], x[3], 0x88);
+        x[0] = _mm256_blend_epi32(x[0], x[2], 0xcc);
+        return _mm256_cvtph_ps(
+            _mm_blend_epi16(_mm256_castsi256_si128(x[0]), _mm256_extracti128_si256(x[0], 1), 0xaa));
+    }
+    __m128i x[8]; /* half i is word i of what lies at p + i * (block - 2) */
     UNROLL_12 for (size_t i = 0; i < 8; i++) x[i] = load128(p + i * (block - 2));
     x[0] = _mm_blend_epi16(x[0], x[1], 0x02);
     x[2] = _mm_blend_epi16(x[2], x[3], 0x08);

@@ -50,7 +50,10 @@ INLINE void digits_signed(enum sheaf_type type, int64_t k, const char *w, struct
     UNROLL for (int c = 0; c < C; c++) sum[c] = v_sum(_mm256_add_ps(acc[c][0], acc[c][1]));
 }
 
-/* Lanes of the products of eight vectors of signed bytes, with their offset, with block b of each column. */
+/* What digits_iq4 adds to levels, so that they are unsigned: with VNNI, and beside words, where a byte is a word then. */
+INLINE int iq4_offset(enum sheaf__act act) { return act == SHEAF__ACT_BYTES ? SIGNED_OFFSET : 128; }
+
+/* Lanes of the products of eight vectors of bytes, levels with their offset, with block b of each column. */
 INLINE void dots_iq4(const __m256i *q, enum sheaf__act act, const void *const *cols, int C,
                      int64_t b, __m256 *to) {
 #if defined(KERNELS_VNNI_256)
@@ -60,8 +63,8 @@ INLINE void dots_iq4(const __m256i *q, enum sheaf__act act, const void *const *c
     __m256i dot[TILE];
     UNROLL for (int c = 0; c < C; c++) dot[c] = _mm256_setzero_si256();
     UNROLL_8 for (int v = 0; v < 8; v++) {
-        const __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(q[v], 8), 8);
-        const __m256i odd = _mm256_srai_epi16(q[v], 8);
+        const __m256i even = _mm256_and_si256(q[v], _mm256_set1_epi16(255));
+        const __m256i odd = _mm256_srli_epi16(q[v], 8);
         UNROLL for (int c = 0; c < C; c++) {
             const void *y = part_of_column(act, cols[c], b);
             if (act == SHEAF__ACT_BYTES) {
@@ -85,7 +88,7 @@ INLINE void digits_iq4(enum sheaf_type type, enum sheaf__act act, int64_t k, con
     const size_t qs =
         xs ? offsetof(struct sheaf__block_iq4_xs, qs) : offsetof(struct sheaf__block_iq4_nl, qs);
     const __m256i levels =
-        _mm256_add_epi8(twice128(iq4_levels), _mm256_set1_epi8((char)SIGNED_OFFSET));
+        _mm256_add_epi8(twice128(iq4_levels), _mm256_set1_epi8((char)iq4_offset(act)));
     __m256 acc[TILE], sums[TILE];
     take_sums(from, C, acc, sums);
     for (int64_t i = 0, b = 0; i < k; i += SHEAF__QK_K, b++, w += size_256(type)) {
@@ -106,5 +109,5 @@ INLINE void digits_iq4(enum sheaf_type type, enum sheaf__act act, int64_t k, con
     }
     if (keep_sums(to, C, acc, sums)) return;
     UNROLL for (int c = 0; c < C; c++) sum[c] =
-        v_sum(_mm256_fmadd_ps(sums[c], _mm256_set1_ps(-(float)SIGNED_OFFSET), acc[c]));
+        v_sum(_mm256_fmadd_ps(sums[c], _mm256_set1_ps(-(float)iq4_offset(act)), acc[c]));
 }
