@@ -1,4 +1,5 @@
-/* A part of table.h, of the AVX-512 tables: rows of BF16 weights by one column.
+/* A part of table.h, of the AVX-512 tables: rows of BF16 weights by one column, where lines are asked for once or twice
+ * (else row_in_halves of plain.h).
  *
  * 32 weights are a vector as they lie. Shifted left by 16 bits, its dwords are the floats of the even
  * ones; without the low 16 bits, those of the odd ones. The column is parted likewise, once for all
@@ -63,9 +64,8 @@ INLINE void rows_pairs(int64_t k, const char *w, size_t w_stride, int64_t nr, st
 static void rows_dot_pairs(int64_t k, const void *w, size_t w_stride, int64_t nr,
                            const void *const *act, int nc, float *const *out) {
     const size_t row = (size_t)k * sizeof(uint16_t);
-    const bool often = sheaf__cpu_fetch == SHEAF__FETCH_OFTEN;
     _Alignas(64) float parted[PAIR_MOST];
-    if (nc != 1 || k > (often ? MOST_WHOLE : PAIR_MOST) || nr < 2) {
+    if (nc != 1 || sheaf__cpu_fetch == SHEAF__FETCH_OFTEN || k > PAIR_MOST || nr < 2) {
         rows_dot_bf16(k, w, w_stride, nr, act, nc, out);
         return;
     }
