@@ -48,6 +48,7 @@ needs_tests=(
     'test -d /usr/lib/python3/dist-packages/numpy|python3-numpy'
     'test -d /usr/lib/python3/dist-packages/setuptools|python3-setuptools'
     'dpkg-shlibdeps --version|dpkg-dev'
+    'test -e /usr/share/i18n/locales/tr_TR|locales'
     'file --version|file' # cpack asks it which files are libraries
     'test -d /usr/lib/debug/.build-id|libc6-dbg' # AddressSanitizer: tests/sanitizers/lsan.supp names vasprintf
 )

@@ -12,8 +12,8 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 
+#include "base/locale.h"
 #include "sheaf/backend-impl.h"
 
 enum { MAX_REGS = 16, MAX_NAME = 128 };
@@ -144,7 +144,8 @@ sheaf_backend_reg_t sheaf_backend_reg_by_name(const char *name) {
     if (!name) return NULL;
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < n_entries && !found; i++) {
-        if (!strcasecmp(sheaf_backend_reg_name(entries[i].reg), name)) found = entries[i].reg;
+        if (!sheaf__strcasecmp(sheaf_backend_reg_name(entries[i].reg), name))
+            found = entries[i].reg;
     }
     pthread_mutex_unlock(&lock);
     return found;
@@ -198,7 +199,7 @@ static bool at_index(sheaf_backend_dev_t dev, void *user) {
     return (*left)-- == 0;
 }
 static bool has_name(sheaf_backend_dev_t dev, void *user) {
-    return !strcasecmp(sheaf_backend_dev_name(dev), *(const char **)user);
+    return !sheaf__strcasecmp(sheaf_backend_dev_name(dev), *(const char **)user);
 }
 static bool has_type(sheaf_backend_dev_t dev, void *user) {
     return sheaf_backend_dev_type(dev) == *(enum sheaf_backend_dev_type *)user;

@@ -3,9 +3,9 @@
 #define SHEAF_BASE_SHARES_H
 
 #include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "base/locale.h"
 #include "sheaf/status.h"
 
 /* The numbers of a list with commas between them, decimal, each from 0 to 1e12 and one above 0.
@@ -15,7 +15,7 @@ static inline int sheaf__read_shares(const char *text, double *shares, int most)
     bool any = false;
     for (int n = 0;; n++) {
         char *end;
-        const double share = strtod(text, &end);
+        const double share = sheaf__strtod(text, &end);
         const size_t length = (size_t)(end - text);
         /* neither signs, blanks, "nan" and "inf", nor hexadecimal numbers, all of which strtod
          * takes */

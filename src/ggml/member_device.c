@@ -6,9 +6,9 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 
 #include "backend/optional.h"
+#include "base/locale.h"
 #include "ggml/member.h"
 
 enum { MAX_DEVICES = 32 };
@@ -85,7 +85,7 @@ static const struct sheaf_backend_device_i device_with_events_i = {
 static bool is_wanted(const char *list) {
     static const char prefix[] = "ggml:";
     for (const char *p = list; p && *p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL)
-        if (!strncasecmp(p, prefix, sizeof prefix - 1)) return true;
+        if (!sheaf__strncasecmp(p, prefix, sizeof prefix - 1)) return true;
     return false;
 }
 

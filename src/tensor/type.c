@@ -5,8 +5,7 @@
  * src/cpu, or in the portable one only. */
 #include "sheaf/type.h"
 
-#include <strings.h>
-
+#include "base/locale.h"
 #include "quant/quants.h"
 
 static void f32_to_f32(const void *src, float *dst, int64_t n) {
@@ -89,7 +88,8 @@ const char *sheaf_type_name(enum sheaf_type type) {
 
 enum sheaf_type sheaf_type_from_name(const char *name) {
     for (int t = 0; name && t < SHEAF_TYPE_COUNT; t++) {
-        if (traits[t].name && strcasecmp(traits[t].name, name) == 0) return (enum sheaf_type)t;
+        if (traits[t].name && sheaf__strcasecmp(traits[t].name, name) == 0)
+            return (enum sheaf_type)t;
     }
     return SHEAF_TYPE_COUNT;
 }

@@ -1,9 +1,11 @@
 /* src/base: settings, log, texts, arrays, hashes. */
 #include <criterion/criterion.h>
 #include <fcntl.h>
+#include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,8 +17,11 @@
 #include "base/shares.h"
 #include "base/text.h"
 #include "base/thread.h"
+#include "languages.h"
 #include "sheaf/link.h"
 #include "sheaf/log.h"
+#include "sheaf/type.h"
+#include "temp_dir.h"
 
 static struct sheaf_setting_info info_of(const char *name) {
     for (int i = 0; i < sheaf_setting_count(); i++) {
@@ -183,6 +188,19 @@ Test(shares, are_numbers_with_commas) {
     cr_expect_eq(sheaf__read_shares("1e12,7,8,9", shares, 2), 4);
     cr_expect(shares[0] == 1e12 && shares[1] == 7 && shares[2] == 0.5);
     cr_expect_eq(sheaf__read_shares("1,2", NULL, 0), 2);
+}
+
+/* The program around the library may speak its user's language: in Turkish "3,1" is a number, and I is
+ * another letter than i. */
+Test(locale, changes_no_setting, .init = setup, .fini = teardown) {
+    double shares[2] = {0};
+    speak_turkish(dir);
+    cr_assert_not_null(setlocale(LC_ALL, ""));
+    cr_assert(strtod("3,1", NULL) > 3 && strcasecmp("i", "I"));
+    cr_expect_eq(sheaf__read_shares("3,1", shares, 2), 2);
+    cr_expect_eq(sheaf__read_shares("2.5", shares, 2), 1);
+    cr_expect(shares[0] == 2.5 && shares[1] == 1);
+    cr_expect_eq(sheaf_type_from_name("iq4_nl"), SHEAF_TYPE_IQ4_NL);
 }
 
 Test(array, grows_and_keeps) {

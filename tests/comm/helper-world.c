@@ -1,5 +1,6 @@
 /* Started by test-world.c under mpirun: `helper-world MODE`. Prints "ok ..." lines, or the error
  * once a job, and exits with 1 after an error. */
+#include <locale.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
@@ -448,6 +449,20 @@ static int last_work(void) {
     return status;
 }
 
+/* A program that speaks its user's language: what is written for programs is as without. */
+static bool language(void) {
+    if (!setlocale(LC_ALL, "") || strcmp(localeconv()->decimal_point, ","))
+        return wrong("the language has no comma in numbers");
+    if (sheaf_trace_start(16)) return wrong("trace_start");
+    sheaf__trace(SHEAF__TRACE_COMPUTE, "span", sheaf__time_ns(), 1234567);
+    if (sheaf_trace_write(getenv("TRACE"))) return wrong("trace_write");
+    sheaf__record_begin(1, 0, 2, 3, 4, "sum", 5);
+    sheaf__record_end(1500, 2500);
+    if (sheaf_world_barrier("gate")) return wrong("barrier");
+    sheaf_world_abort("the end");
+    return false;
+}
+
 /* A start that is refused leaves no MPI behind that the process would have to end. */
 static int refused(void) {
     int initialized = 0, finalized = 0;
@@ -475,6 +490,7 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "agree")) return quit(agree());
     if (!strcmp(argv[1], "devices")) return quit(devices());
     if (!strcmp(argv[1], "unknown-type")) return quit(unknown_type());
+    if (!strcmp(argv[1], "language")) return quit(language());
     const bool ok = differ(argv[1]);
     if (ok) printf("ok rank %d\n", sheaf_world_rank());
     return quit(ok);

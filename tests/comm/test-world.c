@@ -7,6 +7,7 @@
 #include "comm/watch/watch.h"
 #include "comm/watch/watch_impl.h"
 #include "comm/world/world.h"
+#include "languages.h"
 #include "mpirun.h"
 #include "sanitizer.h"
 #include "sheaf/settings.h"
@@ -359,6 +360,22 @@ Test(world_ranks, refuse_devices_of_unknown_types, .timeout = 60) {
 }
 Test(world_ranks, wait_for_a_slow_one, .timeout = 120) {
     expect_ok("SHEAF_TIMEOUT_MS=3000", 3, "slow");
+}
+/* Numbers of files have points, also in a program whose own have commas. */
+Test(world_ranks, write_files_in_no_language, .timeout = 60) {
+    char folder[] = "/tmp/test-world-XXXXXX", cmd[512];
+    cr_assert_not_null(mkdtemp(folder));
+    speak_turkish(folder);
+    snprintf(cmd, sizeof cmd, "TRACE=%s/trace SHEAF_FLIGHT_DIR=%s/flight", folder, folder);
+    const int rc = run_mpirun(2, cmd, 60, out, sizeof out, "helper-world language");
+    cr_expect(run_returns(rc, 1), "status %d\n%s", rc, out);
+    cr_expect_eq(count("WRONG"), 0, "%s", out);
+    snprintf(cmd, sizeof cmd,
+             "cd %s; grep -cF '\"dur\":1234.567,' trace; cat flight/*rank* | "
+             "grep -cF ' 0.005 1.500 2.500 sum'; rm -r %s",
+             folder, folder);
+    cr_assert_eq(run_command(cmd, 20, out, sizeof out), 0, "%s", out);
+    cr_expect_str_eq(out, "2\n2\n");
 }
 /* Those that have planned wait for it as long as it may plan. */
 Test(world_ranks, wait_for_one_that_plans, .timeout = 120) {

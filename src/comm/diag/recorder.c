@@ -5,6 +5,7 @@
  * milliseconds later. */
 #include "comm/diag/recorder.h"
 #include "base/file.h"
+#include "base/locale.h"
 #include "base/settings.h"
 #include "base/text.h"
 #include "sheaf/log.h"
@@ -153,7 +154,9 @@ void sheaf__recorder_dump(int rank, int place) {
     const int fd = no_folder ? -1 : open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0 && !no_folder && errno == EEXIST) return;
     FILE *f = fd < 0 ? NULL : fdopen(fd, "w");
+    const locale_t own = uselocale(sheaf__c_locale());
     const int why = f ? write_dump(f, rank, place) : errno;
+    uselocale(own);
     if (!why) return;
     if (fd >= 0) unlink(path); /* cut off, it would be refused as damaged */
     if (fd >= 0 && !f) close(fd);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/file.h"
+#include "base/locale.h"
 #include "base/sort.h"
 #include "comm/diag/events.h"
 #include "comm/world/world.h"
@@ -126,7 +127,9 @@ static enum sheaf_status write_ranks(FILE *f, const struct head *heads, size_t *
         sizes[r] = n * sizeof *list;
         if (!st) st = sheaf_world_gather_v(own->events, list, sizes, 0, WHAT);
         sizes[r] = 0;
+        const locale_t language = uselocale(sheaf__c_locale());
         if (!st && f) write_rank(f, r, list, n, heads[r].dropped, heads[r].offset, zero);
+        uselocale(language);
         free(list);
     }
     return st;

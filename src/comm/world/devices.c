@@ -7,9 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "backend/registry.h"
+#include "base/locale.h"
 #include "base/settings.h"
 #include "comm/world/world.h"
 #include "sheaf/backend-impl.h"
@@ -164,7 +164,7 @@ bool sheaf_world_device_matches(const char *entry, size_t n, sheaf_backend_dev_t
         return false;
     const bool any = own && entry[own - 1] == '*';
     own -= any;
-    return (any ? own <= len : own == len) && !strncasecmp(entry, name, own);
+    return (any ? own <= len : own == len) && !sheaf__strncasecmp(entry, name, own);
 }
 
 static bool is_listed(const char *names, sheaf_backend_dev_t dev) {

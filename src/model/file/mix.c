@@ -3,8 +3,8 @@
 #include "model/file/mix.h"
 
 #include <string.h>
-#include <strings.h>
 
+#include "base/locale.h"
 #include "model/arch/arch.h"
 
 /* In which layers an exception holds. */
@@ -94,12 +94,12 @@ uint32_t sheaf__mix_file_type(const struct sheaf__mix *mix) { return mix->file_t
 
 const struct sheaf__mix *sheaf__mix_find(const char *name) {
     for (int i = 0; i < N_MIXES; i++) {
-        if (strcasecmp(mixes[i].name, name) == 0) return &mixes[i];
+        if (sheaf__strcasecmp(mixes[i].name, name) == 0) return &mixes[i];
     }
     /* what people call the medium mix */
-    if (strcasecmp(name, "Q4_K") == 0) return sheaf__mix_find("Q4_K_M");
-    if (strcasecmp(name, "Q5_K") == 0) return sheaf__mix_find("Q5_K_M");
-    if (strcasecmp(name, "Q3_K") == 0) return sheaf__mix_find("Q3_K_M");
+    if (sheaf__strcasecmp(name, "Q4_K") == 0) return sheaf__mix_find("Q4_K_M");
+    if (sheaf__strcasecmp(name, "Q5_K") == 0) return sheaf__mix_find("Q5_K_M");
+    if (sheaf__strcasecmp(name, "Q3_K") == 0) return sheaf__mix_find("Q3_K_M");
     return NULL;
 }
 
