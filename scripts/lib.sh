@@ -55,11 +55,19 @@ needs_tests=(
 needs_model=('python3 -m pip --version|python3-pip')
 needs_netns=('ip -V|iproute2' 'unshare --version|util-linux' 'nft --version|nftables')
 
+# met NEED...: are they all?
+met() {
+    local need
+    for need in "$@"; do
+        ${need%%|*} >/dev/null 2>&1 || return 1
+    done
+}
+
 # install_missing NEED...: installs the packages of the needs that fail; ends the script if it cannot.
 install_missing() {
     local need packages=()
     for need in "$@"; do
-        ${need%%|*} >/dev/null 2>&1 || packages+=("${need##*|}")
+        met "$need" || packages+=("${need##*|}")
     done
     [ ${#packages[@]} -gt 0 ] || return 0
     mapfile -t packages < <(printf '%s\n' "${packages[@]}" | sort -u)
@@ -86,7 +94,7 @@ install_missing() {
     fi
     rm -f "$log"
     for need in "$@"; do
-        ${need%%|*} >/dev/null 2>&1 || die "'${need%%|*}' still fails after installing ${need##*|}"
+        met "$need" || die "'${need%%|*}' still fails after installing ${need##*|}"
     done
 }
 
@@ -96,11 +104,13 @@ build_dir() {
 }
 
 # Compilers are called through ccache where that is installed: a folder that is built anew, also a clone elsewhere,
-# takes what another one compiled from the same sources. A folder keeps what it was configured with; an empty
-# CMAKE_C_COMPILER_LAUNCHER in the environment means none.
+# takes what another one compiled from the same sources. An empty CMAKE_C_COMPILER_LAUNCHER in the environment means
+# none. A folder keeps what it was configured with: CMake reads that variable each time, and compiles everything anew
+# where ccache came later.
 use_ccache() {
     command -v ccache >/dev/null || return 0
     export CCACHE_BASEDIR=${CCACHE_BASEDIR-$root} CCACHE_NOHASHDIR=${CCACHE_NOHASHDIR-1}
+    [ ! -f "$1/CMakeCache.txt" ] || return 0
     export CMAKE_C_COMPILER_LAUNCHER=${CMAKE_C_COMPILER_LAUNCHER-ccache}
     export CMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER-$CMAKE_C_COMPILER_LAUNCHER}
 }
@@ -111,7 +121,7 @@ configure() {
     shift
     dir=$(build_dir "$preset")
     mkdir -p "$dir"
-    (use_ccache && cd "$root" && cmake --preset "$preset" "$@" >"$dir/configure.log" 2>&1) || {
+    (use_ccache "$dir" && cd "$root" && cmake --preset "$preset" "$@" >"$dir/configure.log" 2>&1) || {
         cat "$dir/configure.log" >&2
         die "configuring ${dir#"$root"/} failed (above)"
     }
@@ -125,7 +135,7 @@ build() {
     dir=$(build_dir "$preset")
     say "building ${dir#"$root"/}"
     # ninja says even so that there is nothing to do: not among what a script's program writes
-    (use_ccache && cd "$root" && cmake --build --preset "$preset" "${targets[@]}" -- --quiet) >&2 ||
+    (use_ccache "$dir" && cd "$root" && cmake --build --preset "$preset" "${targets[@]}" -- --quiet) >&2 ||
         die "the build of ${dir#"$root"/} failed (above)"
 }
 
@@ -141,6 +151,14 @@ model_file=SmolLM2-135M-Instruct.Q4_1.gguf
 model_sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
 model_cache=${SHEAF_CACHE:-${XDG_CACHE_HOME:-${HOME:-~}/.cache}/sheaf}
 is_model() { echo "$model_sha256  $1" | sha256sum --check --status 2>/dev/null; }
+
+# install_for_demo MODEL: what a build needs and, on a machine that lacks some of it, what fetching the demo model needs,
+# too, unless MODEL is the file to run: all in one question to the user who is not root.
+install_for_demo() {
+    local needs=("${needs_build[@]}")
+    met "${needs[@]}" || [ -n "$1" ] || is_model "$model_cache/$model_file" || needs+=("${needs_model[@]}")
+    install_missing "${needs[@]}"
+}
 
 # find_model: fetches $model_cache/$model_file if it is not there; fails if that is not possible. Call it in
 # a subshell, which it may end. It works in a folder of its own, so that an interrupted fetch never leaves
