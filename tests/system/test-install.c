@@ -176,7 +176,13 @@ Test(install, options_mean_what_they_say) {
                     "-DSHEAF_NCCL_INCLUDE=/tmp'\n"
                     "sh configure -DSHEAF_NCCL=AUTO $there > log || { cat log; exit 1; }\n"
                     "if grep -q libsheaf-nccl o/build.ninja; then exit 1; fi\n"
-                    "sh configure -DSHEAF_NCCL=ON > log || { cat log; exit 1; }\n"
+                    "for arch in 70 90a; do\n"
+                    "    if sh configure -DSHEAF_CUDA=ON -DSHEAF_CUDART_STATIC=/tmp/a "
+                    "-DSHEAF_CUBLASLT_INCLUDE=/tmp -DSHEAF_CUDA_ARCHITECTURES=$arch $there > log; "
+                    "then exit 1; fi\n"
+                    "    grep \"'$arch' is not a number like 90\" log || { cat log; exit 1; }\n"
+                    "done\n"
+                    "sh configure -DSHEAF_CUDA=OFF -DSHEAF_NCCL=ON > log || { cat log; exit 1; }\n"
                     "grep -q libsheaf-nccl o/build.ninja");
 }
 
