@@ -1,4 +1,5 @@
-# A recipe for Spack: `spack repo add packaging/spack`, then `spack install sheaf`. SHEAF_GIT names the repository.
+# A recipe for Spack: `spack repo add packaging/spack`, then `spack install sheaf`.
+# SHEAF_GIT names the repository.
 import os
 
 from spack.package import *
@@ -11,8 +12,8 @@ except ImportError:
 
 
 class Sheaf(CMakePackage, CudaPackage):
-    """One backend device out of every CPU and GPU of an MPI job: slices tensors over the members, runs the slices,
-    and sums where the result needs it."""
+    """One backend device out of every CPU and GPU of an MPI job: slices tensors over the members,
+    runs the slices, and sums where the result needs it."""
 
     git = os.environ.get("SHEAF_GIT", "https://sheaf.invalid/sheaf.git")
     license("MIT")
@@ -36,6 +37,7 @@ class Sheaf(CMakePackage, CudaPackage):
             self.define("SHEAF_HARDENING", True),
             self.define("SHEAF_CUDA", "ON" if self.spec.satisfies("+cuda") else "OFF"),
         ]
-        if self.spec.satisfies("+cuda") and "none" not in self.spec.variants["cuda_arch"].value:
-            args.append(self.define("SHEAF_CUDA_ARCHITECTURES", ";".join(self.spec.variants["cuda_arch"].value)))
+        if self.spec.satisfies("+cuda") and not self.spec.satisfies("cuda_arch=none"):
+            architectures = self.spec.variants["cuda_arch"].value
+            args.append(self.define("SHEAF_CUDA_ARCHITECTURES", architectures))
         return args
