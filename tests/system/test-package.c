@@ -18,10 +18,12 @@ static int in_folder(const char *cmd, int seconds) {
 static void make_folder(void) { cr_assert_not_null(mkdtemp(dir)); }
 static void make_packages(void) {
     make_folder();
-    cr_assert_eq(in_folder("cpack -G DEB --config $B/CPackConfig.cmake -B $D/made > log 2>&1 || { "
-                           "cat log; exit 1; }; mv made/*.deb .; rm -r made",
-                           300),
-                 0, "%s", out);
+    cr_assert_eq(
+        in_folder(
+            "umask 077; cpack -G DEB --config $B/CPackConfig.cmake -B $D/made > log 2>&1 || { "
+            "cat log; exit 1; }; mv made/*.deb .; rm -r made",
+            300),
+        0, "%s", out);
 }
 
 static void remove_folder(void) { in_folder("rm -rf $D", 60); }
@@ -31,6 +33,7 @@ TestSuite(package, .init = make_packages, .fini = remove_folder, .timeout = 600)
 Test(package, each_file_is_in_the_package_that_needs_it) {
     cr_assert_eq(
         in_folder("for p in *.deb; do dpkg-deb -c $p > ${p%%_*}.list; done\n"
+                  "grep -h '^d' *.list | grep -v '^drwxr-xr-x' || true\n"
                   "has() { grep -qE \"$2\" $1.list || echo \"$1 has no $2\"; }\n"
                   "hasnt() { ! grep -E \"$2\" $1.list || echo \"$1 has $2\"; }\n"
                   "has libsheaf0 'libsheaf\\.so\\.0 '; has libsheaf0 'libsheaf-model\\.so\\.0\\.'\n"
