@@ -10,7 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arith.h"
+#include "cpu/ops/ops.h"
 #include "sanitizer.h"
+#include "sheaf/backend-impl.h"
 #include "sheaf/sheaf.h"
 #include "tensor/access.h"
 
@@ -160,16 +163,29 @@ static inline sheaf_backend_t new_backend(int threads) {
     return backend;
 }
 
-static inline struct run prepare(sheaf_backend_t backend, T *(*build)(C *)) {
+/* The node's result in memory of its own, or over operand `over` unless that is -1; then the node is
+ * NULL if that cannot be. */
+static inline struct run prepare_over(sheaf_backend_t backend, T *(*build)(C *), int over) {
     struct run r = {0};
     r.ctx = sheaf_init((struct sheaf_init_params){.mem_size = 1 << 20, .no_alloc = true});
     r.node = build(r.ctx);
     cr_assert_not_null(r.node, "%s", sheaf_last_error());
+    if (over >= 0) r.node = sheaf_in_place(r.node, over);
+    if (!r.node || !sheaf_backend_op_is_valid(r.node)) {
+        r.node = NULL;
+        return r;
+    }
     r.graph = sheaf_new_graph(r.ctx);
     cr_assert_eq(sheaf_build_forward_expand(r.graph, r.node), SHEAF_STATUS_SUCCESS);
     cr_assert_eq(sheaf_backend_alloc_ctx_tensors(r.ctx, backend, &r.buffer), SHEAF_STATUS_SUCCESS);
     seed = 12345;
     for (int i = 0; i < sheaf_graph_n_leafs(r.graph); i++) fill(sheaf_graph_leaf(r.graph, i));
+    return r;
+}
+
+static inline struct run prepare(sheaf_backend_t backend, T *(*build)(C *)) {
+    struct run r = prepare_over(backend, build, -1);
+    cr_assert_not_null(r.node);
     return r;
 }
 
@@ -196,18 +212,106 @@ static inline void verify(const char *name, const T *t, double tolerance, cpu_me
     }
 }
 
-/* Every case with 1, 2 and 3 threads and as its reference, against `expect`, and the runs with one
- * another bit by bit. Under a sanitizer with 3 threads only, of which the kernels are held against
- * `expect`, the reference is not: what a sanitizer looks for does not lie in bits. */
+/* A node that all members of a team compute, however small it is. */
+enum { MEMBERS = 5 };
+struct shared_node {
+    T *node;
+    bool reference;
+    void *work;
+    enum sheaf_status status[MEMBERS];
+};
+static inline void compute_share(void *user, int ith, int nth, struct sheaf__cpu_sync *sync) {
+    struct shared_node *n = user;
+    const struct sheaf__cpu_op *op = sheaf__cpu_ops[n->node->op];
+    const sheaf__cpu_op_fn fn = n->reference && op->reference ? op->reference : op->fn;
+    n->status[ith] = fn(n->node, ith, nth, sync, n->work);
+    if (ith == 0) sync->packed = NULL;
+}
+static inline void compute_together(struct sheaf__cpu_team *team, struct sheaf_cgraph *graph,
+                                    bool reference, const char *name) {
+    for (int i = 0; i < sheaf_graph_n_nodes(graph); i++) {
+        struct shared_node n = {.node = sheaf_graph_node(graph, i), .reference = reference};
+        const struct sheaf__cpu_op *op = sheaf__cpu_ops[n.node->op];
+        if (!op->fn || sheaf_is_empty(n.node)) continue;
+        const size_t size = op->work_size ? op->work_size(n.node, MEMBERS) : 0;
+        n.work = aligned_alloc(64, sheaf__align_up(size + 1, 64));
+        memset(n.work, 0xFF, size); /* NaN */
+        sheaf__cpu_team_run(team, compute_share, &n);
+        for (int k = 0; k < MEMBERS; k++)
+            cr_assert_eq(n.status[k], SHEAF_STATUS_SUCCESS, "%s: member %d", name, k);
+        free(n.work);
+    }
+}
+
+static inline void note_wait(void *met) { *(bool *)met = true; }
+
+/* Members write apart from each other, in the result and in work memory: the bytes that each changes
+ * when it runs alone. Not of ops whose members wait for one another, as those of products do. */
+static inline void check_shares(const char *name, T *node) {
+    enum { UNTOUCHED = 0x11 }; /* a few numbers of such bytes have a sum */
+    const struct sheaf__cpu_op *op = sheaf__cpu_ops[node->op];
+    if (!op->fn || op->product || sheaf_is_empty(node)) return;
+    bool waits = false;
+    struct sheaf__cpu_sync sync = {.barrier = note_wait, .team = &waits};
+    const size_t result = sheaf_nbytes(owner(node));
+    const size_t size = result + (op->work_size ? op->work_size(node, MEMBERS) : 0);
+    uint8_t *written = calloc(size, 1), *work = aligned_alloc(64, sheaf__align_up(size, 64));
+    for (int ith = 0; ith < MEMBERS && !waits; ith++) {
+        uint8_t *to = owner(node)->data;
+        memset(to, UNTOUCHED, result);
+        memset(work, UNTOUCHED, size - result);
+        cr_assert_eq(op->fn(node, ith, MEMBERS, &sync, work), SHEAF_STATUS_SUCCESS, "%s", name);
+        for (size_t i = 0; i < size && !waits; i++) {
+            if ((i < result ? to[i] : work[i - result]) == UNTOUCHED) continue;
+            cr_assert(!written[i], "%s: member %d writes byte %zu of %s, as another does", name,
+                      ith, i < result ? i : i - result, i < result ? "the result" : "work memory");
+            written[i] = 1;
+        }
+    }
+    free(written);
+    free(work);
+}
+
+/* The node again, each result over an operand that the op may write over, strided as that is: the
+ * elements of `apart`, at `data` now. */
+static inline void check_in_place(sheaf_backend_t backend, struct sheaf__cpu_team *team,
+                                  const struct cpu_case *of, const T *apart, const char *data) {
+    for (int over = 0; over < 2; over++) {
+        struct run r = prepare_over(backend, of->build, over);
+        if (r.node) {
+            compute_together(team, r.graph, false, of->name);
+            for (int64_t i = 0; i < sheaf_nelements(apart); i++) {
+                const int64_t i0 = i % apart->ne[0], row = i / apart->ne[0];
+                const int64_t i1 = row % apart->ne[1], i2 = row / apart->ne[1] % apart->ne[2];
+                const int64_t i3 = row / apart->ne[1] / apart->ne[2];
+                cr_assert_eq(memcmp(address(apart, data, i0, i1, i2, i3),
+                                    address(r.node, r.node->data, i0, i1, i2, i3),
+                                    sheaf_type_size(apart->type)),
+                             0, "%s over operand %d: other bits [%d %d %d %d]", of->name, over,
+                             (int)i0, (int)i1, (int)i2, (int)i3);
+            }
+        }
+        finish(&r);
+    }
+}
+
+/* Every case by a team of which each member has a share of each node, and by backends with 1 and 2
+ * threads, which leave small nodes to one; and all as its reference. Against `expect`, and the runs
+ * with one another bit by bit, those that write over an operand too. Under a sanitizer by the team
+ * only, of which the kernels are held against `expect`, the reference is not: what a sanitizer looks
+ * for does not lie in bits. */
 static inline void run_cpu_cases(const struct cpu_case *cases, size_t n, cpu_meaning expect) {
     const struct {
-        int threads;
+        int threads; /* 0: the team */
         bool reference;
-    } modes[] = {{3, false}, {3, true}, {1, false}, {2, false}, {1, true}};
+    } modes[] = {{0, false}, {0, true}, {1, false}, {2, false}, {1, true}};
     const int n_modes = SANITIZED ? 2 : 5;
+    const struct sheaf__cpu_team_params params = {.n_threads = MEMBERS, .shared = true};
+    struct sheaf__cpu_team *team;
+    cr_assert_eq(sheaf__cpu_team_new(&params, &team), SHEAF_STATUS_SUCCESS);
     sheaf_backend_t backends[5];
     for (int m = 0; m < n_modes; m++) {
-        backends[m] = new_backend(modes[m].threads);
+        backends[m] = new_backend(modes[m].threads ? modes[m].threads : 1);
         sheaf_backend_cpu_set_reference(backends[m], modes[m].reference);
     }
     for (size_t i = 0; i < n; i++) {
@@ -223,8 +327,11 @@ static inline void run_cpu_cases(const struct cpu_case *cases, size_t n, cpu_mea
             } else if (bytes > 0) {
                 memset(o->data, 0xA5, bytes); /* nothing may be left over */
             }
-            cr_assert_eq(sheaf_backend_graph_compute(backends[m], r.graph), SHEAF_STATUS_SUCCESS,
-                         "%s: %s", cases[i].name, sheaf_last_error());
+            if (!modes[m].threads)
+                compute_together(team, r.graph, modes[m].reference, cases[i].name);
+            else
+                cr_assert_eq(sheaf_backend_graph_compute(backends[m], r.graph),
+                             SHEAF_STATUS_SUCCESS, "%s: %s", cases[i].name, sheaf_last_error());
             char **base = &first[modes[m].reference];
             if (!*base) {
                 if (!SANITIZED || !modes[m].reference)
@@ -233,16 +340,20 @@ static inline void run_cpu_cases(const struct cpu_case *cases, size_t n, cpu_mea
                 memcpy(*base, o->data ? o->data : before, bytes);
             } else if (bytes > 0) {
                 cr_assert_eq(memcmp(*base, o->data, bytes), 0,
-                             "%s: other bits with %d threads than with 3", cases[i].name,
-                             modes[m].threads);
+                             "%s: other bits with %d threads than with %d", cases[i].name,
+                             modes[m].threads, MEMBERS);
             }
             free(before);
+            if (m == 0 && !r.node->view_src)
+                check_in_place(backends[m], team, &cases[i], r.node, first[0]);
+            if (m == 0) check_shares(cases[i].name, r.node);
             finish(&r);
         }
         free(first[0]);
         free(first[1]);
     }
     for (int m = 0; m < n_modes; m++) sheaf_backend_free(backends[m]);
+    sheaf__cpu_team_free(team);
 }
 
 #endif
