@@ -378,7 +378,7 @@ static bool check_win_unpart(const struct sheaf_tensor *dst) {
 static bool check_get_rel_pos(const struct sheaf_tensor *dst) {
     const struct sheaf_tensor *a = dst->src[0];
     const int64_t n = dst->ne[1];
-    return is_plain(dst) && a->type == dst->type && n > 0 && n <= INT32_MAX &&
+    return is_plain(dst) && is_dense(dst) && a->type == dst->type && n > 0 && n <= INT32_MAX &&
            has_shape(a, dst->ne[0], 2 * n - 1, 1, 1) && has_shape(dst, dst->ne[0], n, n, 1);
 }
 

@@ -163,14 +163,17 @@ static inline sheaf_backend_t new_backend(int threads) {
     return backend;
 }
 
-/* The node's result in memory of its own, or over operand `over` unless that is -1; then the node is
- * NULL if that cannot be. */
-static inline struct run prepare_over(sheaf_backend_t backend, T *(*build)(C *), int over) {
+/* Where the node's result lies: over operand 0 or 1, or with as much memory between its rows, or its
+ * elements, as they have; the node is NULL if that cannot be. Or as the constructor says. */
+enum { OVER_0, OVER_1, ROWS_APART, ELEMENTS_APART, WAYS };
+static inline struct run prepare_way(sheaf_backend_t backend, T *(*build)(C *), int way) {
     struct run r = {0};
     r.ctx = sheaf_init((struct sheaf_init_params){.mem_size = 1 << 20, .no_alloc = true});
     r.node = build(r.ctx);
     cr_assert_not_null(r.node, "%s", sheaf_last_error());
-    if (over >= 0) r.node = sheaf_in_place(r.node, over);
+    if (way == OVER_0 || way == OVER_1) r.node = sheaf_in_place(r.node, way);
+    for (int i = way == ROWS_APART; i < 4 && (way == ROWS_APART || way == ELEMENTS_APART); i++)
+        r.node->nb[i] *= 2;
     if (!r.node || !sheaf_backend_op_is_valid(r.node)) {
         r.node = NULL;
         return r;
@@ -184,7 +187,7 @@ static inline struct run prepare_over(sheaf_backend_t backend, T *(*build)(C *),
 }
 
 static inline struct run prepare(sheaf_backend_t backend, T *(*build)(C *)) {
-    struct run r = prepare_over(backend, build, -1);
+    struct run r = prepare_way(backend, build, WAYS);
     cr_assert_not_null(r.node);
     return r;
 }
@@ -272,22 +275,22 @@ static inline void check_shares(const char *name, T *node) {
     free(work);
 }
 
-/* The node again, each result over an operand that the op may write over, strided as that is: the
- * elements of `apart`, at `data` now. */
-static inline void check_in_place(sheaf_backend_t backend, struct sheaf__cpu_team *team,
-                                  const struct cpu_case *of, const T *apart, const char *data) {
-    for (int over = 0; over < 2; over++) {
-        struct run r = prepare_over(backend, of->build, over);
+/* The node again, its result over an operand, and so strided as that is, or strided: the elements of
+ * `first`, at `data` now. */
+static inline void check_ways(sheaf_backend_t backend, struct sheaf__cpu_team *team,
+                              const struct cpu_case *of, const T *first, const char *data) {
+    for (int way = 0; way < WAYS; way++) {
+        struct run r = prepare_way(backend, of->build, way);
         if (r.node) {
             compute_together(team, r.graph, false, of->name);
-            for (int64_t i = 0; i < sheaf_nelements(apart); i++) {
-                const int64_t i0 = i % apart->ne[0], row = i / apart->ne[0];
-                const int64_t i1 = row % apart->ne[1], i2 = row / apart->ne[1] % apart->ne[2];
-                const int64_t i3 = row / apart->ne[1] / apart->ne[2];
-                cr_assert_eq(memcmp(address(apart, data, i0, i1, i2, i3),
+            for (int64_t i = 0; i < sheaf_nelements(first); i++) {
+                const int64_t i0 = i % first->ne[0], row = i / first->ne[0];
+                const int64_t i1 = row % first->ne[1], i2 = row / first->ne[1] % first->ne[2];
+                const int64_t i3 = row / first->ne[1] / first->ne[2];
+                cr_assert_eq(memcmp(address(first, data, i0, i1, i2, i3),
                                     address(r.node, r.node->data, i0, i1, i2, i3),
-                                    sheaf_type_size(apart->type)),
-                             0, "%s over operand %d: other bits [%d %d %d %d]", of->name, over,
+                                    sheaf_type_size(first->type)),
+                             0, "%s, result in way %d: other bits [%d %d %d %d]", of->name, way,
                              (int)i0, (int)i1, (int)i2, (int)i3);
             }
         }
@@ -297,7 +300,7 @@ static inline void check_in_place(sheaf_backend_t backend, struct sheaf__cpu_tea
 
 /* Every case by a team of which each member has a share of each node, and by backends with 1 and 2
  * threads, which leave small nodes to one; and all as its reference. Against `expect`, and the runs
- * with one another bit by bit, those that write over an operand too. Under a sanitizer by the team
+ * with one another bit by bit, those with a strided result too. Under a sanitizer by the team
  * only, of which the kernels are held against `expect`, the reference is not: what a sanitizer looks
  * for does not lie in bits. */
 static inline void run_cpu_cases(const struct cpu_case *cases, size_t n, cpu_meaning expect) {
@@ -345,7 +348,7 @@ static inline void run_cpu_cases(const struct cpu_case *cases, size_t n, cpu_mea
             }
             free(before);
             if (m == 0 && !r.node->view_src)
-                check_in_place(backends[m], team, &cases[i], r.node, first[0]);
+                check_ways(backends[m], team, &cases[i], r.node, first[0]);
             if (m == 0) check_shares(cases[i].name, r.node);
             finish(&r);
         }
