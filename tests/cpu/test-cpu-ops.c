@@ -260,6 +260,8 @@ static T *to_f16(C *c, T *a) { /* an F16 node over F16 operands */
     K(add_repeat, 1e-7, sheaf_add(c, X(F32, 12, 6, 3, 2), X(F32, 4, 2, 1, 2)))                     \
     K(add_column, 1e-7, sheaf_add(c, X(F32, 1030, 6, 1, 1), X(F32, 1, 6, 1, 1)))                   \
     K(add_turned, 1e-7, sheaf_add(c, TURNED(F32, 6, 5, 4, 2), SWAPPED(F32, 6, 5, 4, 2)))           \
+    K(add_long_turned, 1e-7, sheaf_add(c, TURNED(F32, 1100, 3, 2, 1), X(F32, 1100, 3, 2, 1)))      \
+    K(add_long_by_turned, 1e-7, sheaf_add(c, X(F32, 1100, 3, 2, 1), TURNED(F32, 1100, 3, 2, 1)))   \
     K(add_big, 1e-7, sheaf_add(c, X(F32, 5000, 3, 1, 1), X(F32, 5000, 3, 1, 1)))                   \
     K(add_f16, 2e-3, sheaf_add(c, X(F16, 9, 5, 3, 2), X(F32, 9, 5, 3, 2)))                         \
     K(add_f16_f16, 2e-3, to_f16(c, X(F16, 9, 5, 3, 2)))                                            \
@@ -284,6 +286,9 @@ static T *to_f16(C *c, T *a) { /* an F16 node over F16 operands */
     K(swiglu_split, 6e-7, sheaf_swiglu_split(c, L(F32, "wide", 600, 9, 1, 1), X(F32, 600, 9, 1, 1)))\
     K(geglu, 6e-7, sheaf_geglu(c, TURNED(F32, 26, 7, 2, 1)))                                       \
     K(geglu_split, 6e-7, sheaf_geglu_split(c, TURNED(F32, 26, 7, 2, 1), SWAPPED(F32, 26, 7, 2, 1)))\
+    K(geglu_long, 6e-7, sheaf_geglu_split(c, X(F32, 1100, 3, 1, 1), X(F32, 1100, 3, 1, 1)))        \
+    K(swiglu_long_turned, 6e-7, sheaf_swiglu_split(c, TURNED(F32, 1100, 3, 2, 1), X(F32, 1100, 3, 2, 1)))\
+    K(swiglu_long_by_turned, 6e-7, sheaf_swiglu_split(c, X(F32, 1100, 3, 2, 1), TURNED(F32, 1100, 3, 2, 1)))\
     K(reglu, 1e-7, sheaf_glu(c, X(F32, 26, 7, 2, 1), SHEAF_GLU_OP_REGLU, false))                   \
     K(glu_empty, 0, sheaf_swiglu(c, X(F32, 0, 7, 2, 1)))                                           \
     K(sum_rows, 1e-6, sheaf_sum_rows(c, X(F32, 1111, 7, 2, 3)))                                    \
@@ -309,6 +314,8 @@ static T *to_f16(C *c, T *a) { /* an F16 node over F16 operands */
     K(concat_empty, 0, sheaf_concat(c, X(F32, 5, 4, 3, 2), X(F32, 5, 0, 3, 2), 1))                 \
     K(cont_turned, 0, sheaf_cont(c, TURNED(F32, 11, 7, 5, 2)))                                     \
     K(cont_transposed, 0, sheaf_cont(c, sheaf_transpose(c, X(F32, 130, 70, 2, 1))))                \
+    K(cont_column, 0, sheaf_cont(c, sheaf_transpose(c, sheaf_view_2d(c, X(F32, 3, 700, 1, 1), 1, 700, 12, 4))))\
+    K(cont_apart, 0, sheaf_cont(c, sheaf_view_4d(c, X(F32, 5, 4, 3, 2), 5, 4, 2, 2, 20, 80, 240, 80)))\
     K(cont_f16, 0, sheaf_cont(c, TURNED(F16, 11, 7, 5, 2)))                                        \
     K(cont_i64, 0, sheaf_cont(c, turned(c, I64, "ids 1000", 11, 7, 5, 2)))                         \
     K(cont_blocks, 0, sheaf_cont(c, SWAPPED(Q4K, 512, 3, 5, 2)))                                   \
@@ -338,6 +345,8 @@ static T *to_f16(C *c, T *a) { /* an F16 node over F16 operands */
     K(cpy_into_q8, 0, sheaf_cpy(c, TURNED(F32, 12, 16, 3, 1), X(Q8, 96, 2, 3, 1)))                 \
     K(cpy_view, 0, sheaf_cpy(c, X(F32, 8, 4, 1, 1),                                                \
                              sheaf_view_2d(c, X(F16, 20, 9, 1, 1), 8, 4, 80, 6)))                  \
+    K(cpy_into_view, 0, sheaf_cpy(c, X(F32, 8, 4, 1, 1),                                           \
+                                  sheaf_view_2d(c, X(F32, 20, 9, 1, 1), 8, 4, 80, 8)))             \
     K(cpy_empty, 0, sheaf_cpy(c, X(F32, 0, 7, 3, 2), X(F32, 5, 0, 1, 1)))                          \
     K(get_rows, 0, sheaf_get_rows(c, X(F32, 33, 20, 1, 1), L(I32, "ids 20", 9, 1, 1, 1)))          \
     K(get_rows_heads, 0, sheaf_get_rows(c, X(F32, 33, 20, 3, 2), L(I32, "ids 20", 9, 3, 2, 1)))    \
@@ -547,6 +556,36 @@ Test(cpu_ops, nan_and_infinity) {
     cr_assert_float_eq(out[2] / expf(-87), 1, 1e-6);
     cr_assert_float_eq(out[4] / expf(88.7f), 1, 1e-6);
     finish(&r);
+    sheaf_backend_free(backend);
+}
+
+static T *build_f32_i64(C *c) { return sheaf_cast(c, X(F32, 9, 1, 1, 1), SHEAF_TYPE_I64); }
+static T *build_f32_i32(C *c) { return sheaf_cast(c, X(F32, 9, 1, 1, 1), SHEAF_TYPE_I32); }
+static T *build_i64_i32(C *c) { return sheaf_cast(c, X(I64, 9, 1, 1, 1), SHEAF_TYPE_I32); }
+/* Whole numbers are the nearest that there is, and 0 for what is no number. */
+Test(cpu_ops, numbers_that_do_not_fit) {
+    const float in[9] = {
+        NAN,  INFINITY, -INFINITY, 3e9f, -3e9f, 9223372036854775808.0f, -9223372036854775808.0f,
+        2.9f, -2.9f};
+    const int64_t want[9] = {0,         INT64_MAX, INT64_MIN, 3000000000, -3000000000,
+                             INT64_MAX, INT64_MIN, 2,         -2};
+    sheaf_backend_t backend = new_backend(1);
+    T *(*const build[])(C *) = {build_f32_i64, build_f32_i32, build_i64_i32};
+    for (int k = 0; k < 3; k++) {
+        struct run r = prepare(backend, build[k]);
+        memcpy(r.node->src[0]->data, k < 2 ? (const void *)in : want,
+               k < 2 ? sizeof in : sizeof want);
+        cr_assert_eq(sheaf_backend_graph_compute(backend, r.graph), SHEAF_STATUS_SUCCESS);
+        for (int i = 0; i < 9; i++) {
+            const int64_t least = k ? INT32_MIN : INT64_MIN, most = k ? INT32_MAX : INT64_MAX;
+            const int64_t x = want[i] < least ? least : want[i] > most ? most : want[i];
+            const int64_t got =
+                k ? ((const int32_t *)r.node->data)[i] : ((const int64_t *)r.node->data)[i];
+            cr_expect_eq(got, x, "%s of element %d: %lld", k < 2 ? "f32" : "i64", i,
+                         (long long)got);
+        }
+        finish(&r);
+    }
     sheaf_backend_free(backend);
 }
 
