@@ -61,7 +61,7 @@ struct sheaf_backend_buffer_i {
     /* optional: host buffers are read into directly, others through a staging block */
     enum sheaf_status (*set_tensor_from)(sheaf_backend_buffer_t buffer, struct sheaf_tensor *tensor,
                                          sheaf_tensor_read_fn read, void *user);
-    /* optional: false if it cannot copy between these buffers */
+    /* optional: false if it cannot copy between these buffers, neither of which is host memory */
     bool (*cpy_tensor)(sheaf_backend_buffer_t buffer, const struct sheaf_tensor *src,
                        struct sheaf_tensor *dst);
     enum sheaf_status (*clear)(sheaf_backend_buffer_t buffer, uint8_t value);

@@ -10,8 +10,6 @@
 
 #include "base/arith.h"
 #include "cpu/device/device.h"
-#include "sheaf/graph.h"
-#include "tensor/access.h"
 
 enum { ALIGNMENT = 64 };
 static const size_t MAP_FROM = (size_t)1 << 20;
@@ -60,16 +58,6 @@ static enum sheaf_status buffer_get(sheaf_backend_buffer_t buffer, const struct 
     return SHEAF_STATUS_SUCCESS;
 }
 
-static bool buffer_copy(sheaf_backend_buffer_t buffer, const struct sheaf_tensor *src,
-                        struct sheaf_tensor *dst) {
-    const struct sheaf_tensor *owner = sheaf__memory_owner(src);
-    (void)buffer;
-    if (!owner->buffer || !sheaf_backend_buffer_is_host(owner->buffer)) return false;
-    if (!sheaf_is_contiguous(src) || !sheaf_is_contiguous(dst)) return false;
-    memmove(dst->data, src->data, sheaf_nbytes(src));
-    return true;
-}
-
 /* The pages of a new mapping are zero when they are touched, and a cache for 100,000 tokens must
  * not be touched for ten. Later clears write: what was used is used again. */
 static enum sheaf_status buffer_clear(sheaf_backend_buffer_t buffer, uint8_t value) {
@@ -93,7 +81,6 @@ static const struct sheaf_backend_buffer_i buffer_iface = {
     .memset_tensor = buffer_memset,
     .set_tensor = buffer_set,
     .get_tensor = buffer_get,
-    .cpy_tensor = buffer_copy,
     .clear = buffer_clear,
 };
 
@@ -103,7 +90,6 @@ static const struct sheaf_backend_buffer_i foreign_iface = {
     .memset_tensor = buffer_memset,
     .set_tensor = buffer_set,
     .get_tensor = buffer_get,
-    .cpy_tensor = buffer_copy,
     .clear = foreign_clear,
 };
 
