@@ -2,6 +2,7 @@
  * transfers, filling, copies between any two buffers, memory kinds; copies of graphs and the
  * comparison of backends. */
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -112,6 +113,8 @@ Test(buffer, a_new_buffer_is_cleared_without_being_touched) {
     OK(sheaf_backend_buffer_clear(buffer, 5));
     cr_assert(p[0] == 5 && p[N - 1] == 5);
     sheaf_backend_buffer_free(buffer);
+    unsigned char in;
+    cr_assert(mincore(p, 1, &in) && errno == ENOMEM, "its memory is given back");
 }
 
 /* ---- memory of the caller's ---- */
@@ -144,8 +147,8 @@ Test(buffer, around_memory_of_the_caller) {
     cr_assert_eq(memory[16], 7, "the memory stays the caller's");
 
     OK(sheaf_backend_cpu_buffer_from_ptr(memory, bytes, &buffer));
-    OK(sheaf_backend_buffer_clear(buffer, 0));
-    cr_assert_eq(memory[16], 0);
+    OK(sheaf_backend_buffer_clear(buffer, 0xFF));
+    cr_assert(isnan(memory[0]) && isnan(memory[63]) && store[63] == 0, "all of it, and no more");
     sheaf_backend_buffer_free(buffer);
     cr_assert_eq(sheaf_backend_cpu_buffer_from_ptr(NULL, 4, &buffer), SHEAF_STATUS_INVALID);
     OK(sheaf_backend_cpu_buffer_from_ptr(NULL, 0, &buffer));

@@ -166,6 +166,7 @@ static T *comb(C *c, int streams_, int tokens, int n_iter) {
     K(solve_tri, 1e-4, sheaf_solve_tri(c, L(F32, "one+", 8, 8, 3, 2), X(F32, 5, 8, 3, 2)))         \
     K(solve_tri_wide, 1e-4, sheaf_solve_tri(c, turned(c, F32, "one+", 6, 6, 2, 1), TURNED(F32, 200, 6, 2, 1)))\
     K(arange, 1e-6, sheaf_arange(c, -3, 700.5f, 0.5f))                                             \
+    K(arange_tenths, 1e-6, sheaf_arange(c, 0, 500, 0.1f))                                          \
     K(arange_down, 0, sheaf_arange(c, 5, -5, -3))                                                  \
     K(arange_empty, 0, sheaf_arange(c, 5, 5, 1))                                                   \
     K(indexer, 2e-5, sheaf_lightning_indexer(c, X(F32, 64, 8, 5, 2), X(F16, 64, 1, 70, 2), X(F32, 8, 5, 1, 2), L(F16, "mask", 70, 5, 1, 1)))\

@@ -36,7 +36,7 @@ static double slope(const T *t, int64_t h, int64_t heads, double max_bias) {
 
 static double soft_max(const T *t, int64_t i0, int64_t i1, int64_t i2, int64_t i3) {
     const T *a = t->src[0], *m = t->src[1];
-    double sum = 0, mine = 0, max = -INFINITY, s[512];
+    double sum = 0, mine = 0, max = -INFINITY, s[600];
     for (int64_t i = 0; i < a->ne[0]; i++) {
         s[i] = value(a, i, i1, i2, i3) * param(t, 0);
         if (m)
@@ -248,6 +248,11 @@ static double expect(const T *t, int64_t i0, int64_t i1, int64_t i2, int64_t i3)
 
 /* ---- cases ---- */
 
+/* The second element of each row of a matrix, as a vector. */
+static T *column(C *c, T *a) {
+    return sheaf_transpose(c, sheaf_view_2d(c, a, 1, a->ne[1], a->nb[1], a->nb[0]));
+}
+
 static T *to_f16(C *c, T *a) { /* an F16 node over F16 operands */
     return sheaf_add(c, a, X(F16, 1, 1, 1, 1));
 }
@@ -293,6 +298,7 @@ static T *to_f16(C *c, T *a) { /* an F16 node over F16 operands */
     K(glu_empty, 0, sheaf_swiglu(c, X(F32, 0, 7, 2, 1)))                                           \
     K(sum_rows, 1e-6, sheaf_sum_rows(c, X(F32, 1111, 7, 2, 3)))                                    \
     K(sum_rows_turned, 1e-6, sheaf_sum_rows(c, TURNED(F32, 11, 7, 2, 3)))                          \
+    K(sum_rows_long_turned, 1e-6, sheaf_sum_rows(c, TURNED(F32, 1100, 3, 2, 1)))                   \
     K(sum_rows_of_nothing, 0, sheaf_sum_rows(c, X(F32, 0, 7, 2, 3)))                               \
     K(rms_norm, 1e-6, sheaf_rms_norm(c, X(F32, 77, 9, 2, 3), 1e-5f))                               \
     K(rms_norm_big, 1e-6, sheaf_rms_norm(c, X(F32, 576, 40, 1, 1), 1e-5f))                         \
@@ -314,7 +320,7 @@ static T *to_f16(C *c, T *a) { /* an F16 node over F16 operands */
     K(concat_empty, 0, sheaf_concat(c, X(F32, 5, 4, 3, 2), X(F32, 5, 0, 3, 2), 1))                 \
     K(cont_turned, 0, sheaf_cont(c, TURNED(F32, 11, 7, 5, 2)))                                     \
     K(cont_transposed, 0, sheaf_cont(c, sheaf_transpose(c, X(F32, 130, 70, 2, 1))))                \
-    K(cont_column, 0, sheaf_cont(c, sheaf_transpose(c, sheaf_view_2d(c, X(F32, 3, 700, 1, 1), 1, 700, 12, 4))))\
+    K(cont_column, 0, sheaf_cont(c, column(c, X(F32, 3, 700, 1, 1))))\
     K(cont_apart, 0, sheaf_cont(c, sheaf_view_4d(c, X(F32, 5, 4, 3, 2), 5, 4, 2, 2, 20, 80, 240, 80)))\
     K(cont_f16, 0, sheaf_cont(c, TURNED(F16, 11, 7, 5, 2)))                                        \
     K(cont_i64, 0, sheaf_cont(c, turned(c, I64, "ids 1000", 11, 7, 5, 2)))                         \
@@ -362,6 +368,7 @@ static T *to_f16(C *c, T *a) { /* an F16 node over F16 operands */
     K(get_rows_none, 0, sheaf_get_rows(c, X(F32, 33, 8, 1, 1), L(I32, "ids 8", 0, 1, 1, 1)))       \
     K(set_rows, 0, sheaf_set_rows(c, X(F32, 33, 20, 3, 2), X(F32, 33, 9, 3, 2), L(I64, "perm", 9, 1, 1, 1)))\
     K(set_rows_heads, 0, sheaf_set_rows(c, X(F32, 33, 20, 3, 2), X(F32, 33, 9, 3, 2), L(I32, "perm", 9, 3, 2, 1)))\
+    K(set_rows_sequences, 0, sheaf_set_rows(c, X(F32, 33, 20, 3, 2), X(F32, 33, 9, 3, 2), L(I32, "ids 20", 9, 3, 2, 1)))\
     K(set_rows_twice, 0, sheaf_set_rows(c, X(F32, 1033, 20, 3, 1), TURNED(F32, 1033, 9, 3, 1), L(I32, "ids 4", 9, 3, 1, 1)))\
     K(set_rows_f16, 0, sheaf_set_rows(c, X(F16, 1033, 20, 1, 1), X(F32, 1033, 9, 1, 1), L(I64, "ids 20", 9, 1, 1, 1)))\
     K(set_rows_bf16, 0, sheaf_set_rows(c, X(BF16, 33, 20, 1, 1), X(F32, 33, 9, 1, 1), L(I64, "ids 20", 9, 1, 1, 1)))\
@@ -372,6 +379,7 @@ static T *to_f16(C *c, T *a) { /* an F16 node over F16 operands */
     K(soft_max, 1e-6, sheaf_soft_max(c, L(F32, "wide", 300, 7, 3, 2)))                             \
     K(soft_max_mask, 1e-6, sheaf_soft_max_ext(c, X(F32, 65, 7, 3, 2), L(F32, "mask", 65, 7, 1, 1), 0.3f, 0))\
     K(soft_max_f16, 1e-6, sheaf_soft_max_ext(c, X(F32, 65, 7, 3, 2), L(F16, "mask", 65, 9, 3, 2), 2.0f, 0))\
+    K(soft_max_turned_mask, 1e-6, sheaf_soft_max_ext(c, X(F32, 600, 7, 3, 1), turned(c, F16, "mask", 600, 7, 1, 1), 0.3f, 0))\
     K(soft_max_alibi, 1e-6, sheaf_soft_max_ext(c, X(F32, 65, 7, 6, 2), L(F16, "mask", 65, 7, 1, 2), 1.0f, 8.0f))\
     K(soft_max_slice, 1e-6, slice(sheaf_soft_max_ext(c, X(F32, 65, 7, 2, 1), L(F32, "mask", 65, 7, 1, 1), 1.0f, 8.0f), 3, 6))\
     K(soft_max_closed, 0, sheaf_soft_max_ext(c, X(F32, 65, 7, 2, 1), L(F16, "closed", 65, 7, 1, 1), 1.0f, 0))\
@@ -384,6 +392,9 @@ static T *to_f16(C *c, T *a) { /* an F16 node over F16 operands */
     K(rope_factors, 2e-6, sheaf_rope_ext(c, X(F32, 64, 9, 15, 1), L(I32, "pos", 15, 1, 1, 1), L(F32, "one+", 32, 1, 1, 1), 64, SHEAF_ROPE_TYPE_NORMAL, 0, 5e5f, 1, 0, 1, 0, 0))\
     K(rope_yarn, 3e-6, sheaf_rope_ext(c, X(F32, 64, 3, 5, 1), L(I32, "pos", 5, 1, 1, 1), NULL, 64, SHEAF_ROPE_TYPE_NEOX, 4096, 1e4f, 0.25f, 1, 1, 32, 1))\
     K(rope_yarn_half, 3e-6, sheaf_rope_ext(c, X(F32, 64, 3, 5, 1), L(I32, "pos", 5, 1, 1, 1), L(F32, "one+", 24, 1, 1, 1), 48, SHEAF_ROPE_TYPE_NORMAL, 2048, 1e4f, 0.125f, 0.5f, 1.1f, 32, 1))\
+    K(rope_yarn_slow, 3e-6, sheaf_rope_ext(c, X(F32, 64, 3, 5, 1), L(I32, "pos", 5, 1, 1, 1), NULL, 64, SHEAF_ROPE_TYPE_NEOX, 4096, 10, 0.25f, 1, 1, 300, 1))\
+    K(rope_yarn_turned, 3e-6, sheaf_rope_ext(c, X(F32, 64, 3, 5, 1), L(I32, "pos", 5, 1, 1, 1), NULL, 64, SHEAF_ROPE_TYPE_NEOX, 4096, 2, 0.25f, 1, 1, 32, 1))\
+    K(rope_apart, 2e-6, sheaf_rope_ext(c, X(F32, 64, 3, 5, 1), column(c, L(I32, "pos", 2, 5, 1, 1)), column(c, L(F32, "one+", 2, 32, 1, 1)), 64, SHEAF_ROPE_TYPE_NORMAL, 0, 1e4f, 1, 0, 1, 0, 0))\
     K(rope_empty, 0, sheaf_rope_ext(c, X(F32, 64, 0, 5, 1), L(I32, "pos", 5, 1, 1, 1), NULL, 64, SHEAF_ROPE_TYPE_NORMAL, 0, 1e4f, 1, 0, 1, 0, 0))\
     K(attn, 1e-6, sheaf_flash_attn_ext(c, X(F32, 32, 5, 4, 2), X(F32, 32, 70, 4, 2), X(F32, 32, 70, 4, 2), NULL, 0.2f, 0, 0))\
     K(attn_gqa, 1e-6, sheaf_flash_attn_ext(c, SWAPPED(F32, 32, 5, 9, 1), X(F16, 32, 130, 3, 1), X(F16, 16, 130, 3, 1), L(F16, "mask", 130, 5, 1, 1), 0.2f, 0, 0))\
