@@ -217,7 +217,7 @@ static enum sheaf_status place(struct sheaf_gallocr *g, const struct sheaf_tenso
         if (pe->n_children != 1 || pe->n_views != 0) continue;
         if (p->view_src) { /* the whole of an owner that nothing else looks at */
             owner = find(g, p->view_src);
-            if (owner->n_children != 0 || owner->n_views != 1 || p->view_offs != 0 ||
+            if (owner->n_children != 0 || owner->n_views != 1 ||
                 sheaf_nbytes(p) != sheaf_nbytes(p->view_src) ||
                 p->view_src->flags & SHEAF_TENSOR_FLAG_OUTPUT)
                 continue;
@@ -311,7 +311,7 @@ static enum sheaf_status plan(struct sheaf_gallocr *g, const struct sheaf_cgraph
         st = place(g, t);
         for (int j = 0; j < SHEAF_MAX_SRC && !st; j++) {
             const struct sheaf_tensor *p = t->src[j];
-            if (!p || --find(g, p)->n_children || find(g, p)->n_views) continue;
+            if (!p || --find(g, p)->n_children) continue;
             st = p->view_src ? end_view(g, p) : release_if_dead(g, p);
         }
         if (!st && t->view_src && !find(g, t)->n_children)

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "alloc/gallocr.h"
 #include "sheaf/alloc.h"
 #include "sheaf/backend-impl.h"
 #include "sheaf/ops.h"
@@ -454,6 +455,81 @@ static size_t buffer_size(struct sheaf_cgraph *g) {
     const size_t size = sheaf_gallocr_get_buffer_size(galloc);
     sheaf_gallocr_free(galloc);
     return size;
+}
+
+static void expand(struct sheaf_cgraph *g, T *t) {
+    cr_assert_not_null(t, "%s", sheaf_last_error());
+    cr_assert_eq(sheaf_build_forward_expand(g, t), SHEAF_STATUS_SUCCESS);
+}
+/* x and zeros below, to so many rows */
+static T *longer(C *ctx, T *x, int rows) {
+    return sheaf_pad(ctx, x, (const int[4]){0}, (const int[4]){0, rows - (int)x->ne[1]}, false);
+}
+
+/* A small result goes to the smallest memory that is free, and neighbours that are free are one: in
+ * each graph the last node fits between others. */
+Test(core_gallocr, free_memory_is_joined_and_the_best_is_taken) {
+    const size_t one = 1152, small = 128; /* of 16 x 16, of one element */
+    for (int way = 0; way < 4; way++) {
+        C *ctx = arena(100);
+        struct sheaf_cgraph *g = sheaf_new_graph(ctx);
+        T *x = sheaf_new_tensor_2d(ctx, SHEAF_TYPE_F32, 16, 16);
+        T *a = way == 3 ? longer(ctx, x, 34) : sheaf_cont(ctx, x);
+        T *b = sheaf_cont(ctx, x), *c = sheaf_cont(ctx, x);
+        expand(g, a);
+        expand(g, b);
+        size_t want = 4 * one; /* x a b, a product */
+        if (way == 0) {        /* the one before: what is left of a, and b */
+            expand(g, sheaf_mul_mat(ctx, a, x));
+            expand(g, sheaf_sum(ctx, b));
+            expand(g, longer(ctx, x, 32));
+        } else if (way == 1) { /* the one after: b and c */
+            expand(g, c);
+            expand(g, sheaf_mul_mat(ctx, a, c));
+            expand(g, sheaf_mul_mat(ctx, b, x));
+            expand(g, longer(ctx, x, 34));
+            want += one;
+        } else if (way == 2) { /* both: what is left of a, b and c */
+            expand(g, c);
+            expand(g, sheaf_mul_mat(ctx, a, c));
+            expand(g, sheaf_sum(ctx, b));
+            expand(g, longer(ctx, x, (int)(3 * one - small - 40) / 64));
+            want += one;
+        } else { /* c is enough for a product; a, twice as long, is for the last */
+            expand(g, c);
+            sheaf_set_output(b);
+            expand(g, sheaf_mul_mat(ctx, a, c));
+            expand(g, sheaf_mul_mat(ctx, b, x));
+            expand(g, longer(ctx, x, 34));
+            want += 3 * one;
+        }
+        cr_expect_eq(buffer_size(g), want, "way %d: %zu instead of %zu", way, buffer_size(g), want);
+        sheaf_free(ctx);
+    }
+}
+
+/* A buffer type that is named twice has one buffer. */
+Test(core_gallocr, equal_types_share_a_buffer) {
+    C *ctx = arena(10);
+    struct sheaf_cgraph *g = sheaf_new_graph(ctx);
+    expand(g, sheaf_cont(ctx, sheaf_new_tensor_2d(ctx, SHEAF_TYPE_F32, 16, 16)));
+    const sheaf_backend_buffer_type_t types[] = {&test_buft, &test_buft};
+    sheaf_gallocr_t galloc = sheaf_gallocr_new_n(types, 2);
+    cr_assert_eq(sheaf_gallocr_reserve_n(galloc, g, (const int[]){1}, (const int[]){0}),
+                 SHEAF_STATUS_SUCCESS);
+    cr_expect_eq(sheaf_gallocr_get_buffer_size(galloc), 2 * 1152);
+    for (int id = 0; id < 2; id++)
+        cr_expect_eq(sheaf_gallocr_get_buffer_size_n(galloc, id), 2 * 1152);
+    cr_expect_eq(sheaf_gallocr_get_buffer_size_n(galloc, 2), 0);
+    cr_expect_eq(sheaf_gallocr_get_buffer_size_n(galloc, -1), 0);
+    size_t bytes = 0;
+    cr_assert_eq(sheaf__gallocr_measure(galloc, g, &bytes), SHEAF_STATUS_SUCCESS);
+    cr_expect_eq(bytes, 2 * 1152);
+    cr_assert_eq(sheaf_gallocr_alloc_graph(galloc, g), SHEAF_STATUS_SUCCESS);
+    const sheaf_backend_buffer_t buffer = sheaf_graph_node(g, 0)->buffer;
+    cr_expect_eq(sheaf_backend_buffer_get_usage(buffer), SHEAF_BACKEND_BUFFER_USAGE_COMPUTE);
+    sheaf_gallocr_free(galloc);
+    sheaf_free(ctx);
 }
 
 /* A chain takes the memory of one tensor if its ops run in place, of two if they do not, however
