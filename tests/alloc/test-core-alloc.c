@@ -52,7 +52,15 @@ static enum sheaf_status clear(sheaf_backend_buffer_t b, uint8_t v) {
     memset(b->context, v, b->size);
     return SHEAF_STATUS_SUCCESS;
 }
+static int n_inits_until_failure = -1; /* below 0: none fails */
+static enum sheaf_status init_tensor(sheaf_backend_buffer_t b, T *t) {
+    (void)b;
+    return n_inits_until_failure-- == 0
+               ? sheaf_set_error(SHEAF_STATUS_FAILED, "test: init of '%s'", t->name)
+               : SHEAF_STATUS_SUCCESS;
+}
 static const struct sheaf_backend_buffer_i buffer_i = {
+    .init_tensor = init_tensor,
     .free_buffer = free_buffer,
     .get_base = get_base,
     .memset_tensor = memset_tensor,
@@ -227,6 +235,38 @@ Test(core_buffer, copies_between_any_two_tensors) {
 }
 
 /* ---- bump allocator and contexts ---- */
+
+/* After a failure no tensor of the context has memory; what had some keeps it, and a view of what
+ * has none yet waits. */
+Test(core_alloc, a_tensor_that_cannot_be_set_up) {
+    C *ctx = arena(10), *other = arena(10);
+    T *a = sheaf_new_tensor_1d(ctx, SHEAF_TYPE_F32, 5),
+      *b = sheaf_new_tensor_1d(ctx, SHEAF_TYPE_F32, 5);
+    T *view = sheaf_view_1d(ctx, b, 2, 4), *later = sheaf_new_tensor_1d(other, SHEAF_TYPE_F32, 5);
+    T *waits = sheaf_view_1d(ctx, later, 2, 4);
+    sheaf_backend_buffer_t buffer, second;
+    for (int i = 0; i < 3; i++) { /* a, b, the view */
+        n_inits_until_failure = i;
+        cr_assert_eq(sheaf_backend_alloc_ctx_tensors_from_buft(ctx, &test_buft, &buffer),
+                     SHEAF_STATUS_FAILED);
+        cr_expect(!buffer && !a->data && !a->buffer && !b->data && !b->buffer && !view->buffer);
+        cr_expect_eq(n_live, 0);
+    }
+    n_inits_until_failure = -1;
+    cr_assert_eq(sheaf_backend_alloc_ctx_tensors_from_buft(ctx, &test_buft, &buffer),
+                 SHEAF_STATUS_SUCCESS);
+    cr_expect(a->data && b->data && view->data == (char *)b->data + 4 && !waits->buffer);
+    T *more = sheaf_new_tensor_1d(ctx, SHEAF_TYPE_F32, 5);
+    n_inits_until_failure = 1; /* of `more`, and no other */
+    cr_assert_eq(sheaf_backend_alloc_ctx_tensors_from_buft(ctx, &test_buft, &second),
+                 SHEAF_STATUS_SUCCESS);
+    cr_expect(more->buffer == second && a->buffer == buffer && n_inits_until_failure == 0);
+    n_inits_until_failure = -1;
+    sheaf_backend_buffer_free(buffer);
+    sheaf_backend_buffer_free(second);
+    sheaf_free(ctx);
+    sheaf_free(other);
+}
 
 Test(core_alloc, a_context_in_one_buffer) {
     C *ctx = arena(20);
