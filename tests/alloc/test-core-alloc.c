@@ -142,11 +142,22 @@ Test(core_buffer, every_range_is_checked) {
         size_t offset, size, n, stride;
         bool good;
     } cases[] = {
-        {0, 48, 1, 0, true},  {0, 49, 1, 0, false},       {48, 0, 1, 0, true},
-        {49, 0, 1, 0, false}, {SIZE_MAX, 2, 1, 0, false}, {4, SIZE_MAX, 1, 0, false},
-        {0, 4, 12, 4, true},  {0, 4, 13, 4, false},       {8, 8, 3, 16, true},
-        {9, 8, 3, 16, false}, {0, 1, SIZE_MAX, 2, false}, {0, 1, 3, SIZE_MAX / 2, false},
+        {0, 48, 1, 0, true},
+        {0, 49, 1, 0, false},
+        {48, 0, 1, 0, true},
+        {49, 0, 1, 0, false},
+        {SIZE_MAX, 2, 1, 0, false},
+        {4, SIZE_MAX, 1, 0, false},
+        {0, 4, 12, 4, true},
+        {0, 4, 13, 4, false},
+        {8, 8, 3, 16, true},
+        {9, 8, 3, 16, false},
+        {0, 1, SIZE_MAX, 2, false},
+        {0, 1, 3, SIZE_MAX / 2, false},
         {99, 1, 0, 0, true},
+        /* end below their beginning when the sum leaves size_t */
+        {0, 4, (SIZE_MAX >> 2) + 2, 4, false},
+        {8, 4, 2, SIZE_MAX - 3, false},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const enum sheaf_status want = cases[i].good ? SHEAF_STATUS_SUCCESS : SHEAF_STATUS_INVALID;
@@ -677,6 +688,10 @@ Test(core_gallocr, growing_moves_old_graphs_and_spares_other_buffers) {
         cr_assert_null(play(g[i], &in_place));
     }
     cr_assert_eq(n_live, 2 + N, "%zu buffers: the outgrown ones are freed", n_live);
+    char byte = 0;
+    cr_assert_eq(sheaf_backend_tensor_set(sheaf_graph_node(g[0], 0), &byte, 0, 1),
+                 SHEAF_STATUS_INVALID);
+    cr_assert(strstr(sheaf_last_error(), "allocate the graph again"), "%s", sheaf_last_error());
     for (int i = 0; i < N; i++) {
         cr_assert_eq(sheaf_gallocr_alloc_graph(galloc, g[i]), SHEAF_STATUS_SUCCESS);
         for (int j = 0; j < sheaf_graph_n_nodes(g[i]); j++) {
