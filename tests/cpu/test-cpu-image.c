@@ -140,6 +140,7 @@ static struct sheaf_tensor *one_more(struct sheaf_tensor *t) {
     K(im2col_f16, 1e-3, sheaf_im2col(c, TURNED(F32, 9, 7, 4, 2), WINDOW(3, 3, 1, 1, 1, 1, 1, 1), SHEAF_TYPE_F16))\
     K(im2col_line, 0, sheaf_im2col(c, X(F16, 30, 1, 5, 2), WINDOW(3, 1, 1, 1, 1, 0, 1, 1), SHEAF_TYPE_F32))\
     K(conv_2d, 1e-5, sheaf_conv_2d(c, X(F16, 3, 2, 4, 6), X(F32, 9, 7, 4, 2), WINDOW(0, 0, 2, 1, 1, 1, 1, 2)))\
+    K(conv_2d_beyond, 1e-5, sheaf_conv_2d(c, X(F32, 5, 1, 2, 3), X(F32, 3, 4, 2, 1), WINDOW(0, 0, 2, 1, 5, 0, 2, 1)))\
     K(conv_2d_points, 1e-5, sheaf_conv_2d(c, X(F32, 1, 1, 8, 6), TURNED(F32, 5, 4, 8, 2), WINDOW(0, 0, 1, 1, 0, 0, 1, 1)))\
     K(conv_2d_dw, 1e-5, sheaf_conv_2d_dw(c, X(F32, 3, 3, 1, 6), X(F32, 9, 7, 6, 2), WINDOW(0, 0, 1, 2, 1, 1, 2, 1)))\
     K(conv_transpose_1d, 1e-5, sheaf_conv_transpose_1d(c, X(F16, 5, 4, 6, 1), X(F32, 9, 6, 1, 1), 3))\
@@ -152,11 +153,14 @@ static struct sheaf_tensor *one_more(struct sheaf_tensor *t) {
     K(upscale, 0, sheaf_upscale(c, X(F32, 5, 4, 3, 2), NE(10, 12, 6, 2), SHEAF_SCALE_MODE_NEAREST, false))\
     K(upscale_bilinear, 1e-5, sheaf_upscale(c, TURNED(F32, 5, 4, 3, 2), NE(13, 9, 3, 4), SHEAF_SCALE_MODE_BILINEAR, false))\
     K(upscale_corners, 1e-5, sheaf_upscale(c, X(F32, 5, 4, 3, 2), NE(13, 9, 3, 2), SHEAF_SCALE_MODE_BILINEAR, true))\
+    K(upscale_channels, 1e-5, sheaf_upscale(c, X(F32, 5, 4, 3, 2), NE(13, 9, 6, 2), SHEAF_SCALE_MODE_BILINEAR, true))\
+    K(upscale_to_one, 1e-5, sheaf_upscale(c, X(F32, 5, 4, 3, 2), NE(1, 1, 3, 2), SHEAF_SCALE_MODE_BILINEAR, true))\
     K(downscale, 1e-5, sheaf_upscale(c, X(F32, 12, 9, 3, 2), NE(6, 4, 3, 2), SHEAF_SCALE_MODE_BILINEAR, false))\
     K(pad_reflect, 0, sheaf_pad_reflect_1d(c, X(F32, 9, 7, 3, 2), 4, 8))                           \
     K(roll, 0, sheaf_roll(c, TURNED(F32, 9, 7, 3, 2), SHIFT(4, -3, 1, -2)))                        \
     K(roll_far, 0, sheaf_roll(c, X(F32, 9, 7, 3, 2), SHIFT(31, -30, 0, 5)))                        \
     K(timestep, 1e-5, sheaf_timestep_embedding(c, L(F32, "ids 900", 7, 1, 1, 1), 32, 10000))       \
+    K(timestep_apart, 1e-5, sheaf_timestep_embedding(c, sheaf_transpose(c, sheaf_view_2d(c, L(F32, "ids 900", 3, 7, 1, 1), 1, 7, 12, 4)), 32, 10000))\
     K(timestep_odd, 1e-5, sheaf_timestep_embedding(c, L(F32, "wide", 7, 1, 1, 1), 15, 100))
 /* clang-format on */
 
