@@ -64,6 +64,7 @@ Test(settings, refuse_what_is_out_of_range) {
         {"SHEAF_CPU_THREADS", " 1", "SHEAF_CPU_THREADS is ' 1'"},
         {"SHEAF_CPU_THREADS", "+1", "SHEAF_CPU_THREADS is '+1'"},
         {"SHEAF_COMM_WIRE", "f8", "SHEAF_COMM_WIRE is 'f8'; it takes f32, bf16 or q8_0"},
+        {"SHEAF_COMM_WIRE", "bf", "SHEAF_COMM_WIRE is 'bf'"},
         {"SHEAF_COM_WIRE", "f32", "there is no 'SHEAF_COM_WIRE'; did you mean SHEAF_COMM_WIRE?"},
         {"HOME", "/", "there is no 'HOME'"},
     };
@@ -80,6 +81,12 @@ Test(settings, refuse_what_is_out_of_range) {
     cr_expect_eq(sheaf__setting_choice(SHEAF__SET_COMM_WIRE, &choice), SHEAF_STATUS_SUCCESS);
     cr_expect_eq(choice, 2);
     cr_expect_null(info_of("SHEAF_COMM_WIRE").error);
+    cr_expect_eq(sheaf_setting_set("SHEAF_COMM_WIRE", ""), SHEAF_STATUS_SUCCESS, "as if unset");
+    cr_expect_eq(sheaf__setting_choice(SHEAF__SET_COMM_WIRE, &choice), SHEAF_STATUS_SUCCESS);
+    cr_expect_eq(choice, 2);
+    long number;
+    setenv("SHEAF_CPU_THREADS", "", 1);
+    cr_expect_eq(sheaf__setting_int(SHEAF__SET_CPU_THREADS, &number), SHEAF_STATUS_INVALID);
 }
 
 Test(settings, all_are_described) {
@@ -279,6 +286,31 @@ Test(log, does_not_wait_for_ever_for_a_full_pipe, .timeout = 60) {
     }
     cr_assert_eq(waitpid(pid, &status, 0), pid);
     cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %d", status);
+}
+
+/* It is written in pieces. */
+Test(log, a_long_message_arrives_whole) {
+    enum { N = 7000 };
+    static char text[N + 1], want[N + 32], got[N + 32];
+    int fd[2];
+    for (int i = 0; i < N; i++) text[i] = (char)('a' + i * 7 % 26);
+    snprintf(want, sizeof want, "sheaf: %s\n", text);
+    cr_assert_eq(pipe(fd), 0);
+    const int before = dup(STDERR_FILENO);
+    dup2(fd[1], STDERR_FILENO);
+    sheaf_log(SHEAF_LOG_ERROR, "%s", text);
+    dup2(before, STDERR_FILENO);
+    close(fd[1]);
+    size_t n = 0;
+    for (ssize_t some; (some = read(fd[0], got + n, sizeof got - 1 - n)) > 0;) n += (size_t)some;
+    cr_expect_str_eq(got, want);
+}
+
+Test(status, keeps_a_long_text) {
+    static char text[1001];
+    memset(text, 'x', 1000);
+    sheaf_set_error(SHEAF_STATUS_INVALID, "%s", text);
+    cr_expect_str_eq(sheaf_last_error(), text);
 }
 
 Test(status, shows_no_control_bytes) {
