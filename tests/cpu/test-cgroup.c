@@ -65,6 +65,15 @@ Test(cgroup, version_2_the_smallest_limit_above) {
     expect(0, 50);
 }
 
+/* Counts are not of one moment. */
+Test(cgroup, more_cache_than_memory_in_use) {
+    put("membership", "0::/\n");
+    put_mib("memory.max", 50);
+    put_mib("memory.current", 10);
+    put("memory.stat", "inactive_file 52428800\nactive_file 52428800\n");
+    expect(50, 50);
+}
+
 Test(cgroup, version_1) {
     put("membership",
         "5:cpu,cpuacct:/other\n4:hugetlb,memory:/slurm/job_7\n1:name=systemd:/\n0::/\n");
