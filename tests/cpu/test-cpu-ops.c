@@ -537,6 +537,37 @@ Test(cpu_ops, attention_ignores_what_is_masked) {
     attention_ignores_what_is_masked(build_nan_attn_many);
 }
 
+static T *build_seen_few(C *c) {
+    return sheaf_flash_attn_ext(c, X(F32, 16, 2, 1, 1), X(F16, 16, 70, 1, 1), X(F16, 16, 70, 1, 1),
+                                NULL, 0.25f, 0, 0);
+}
+static T *build_seen_many(C *c) {
+    return sheaf_flash_attn_ext(c, X(F32, 16, 50, 1, 1), X(F16, 16, 70, 1, 1), X(F16, 16, 70, 1, 1),
+                                NULL, 0.25f, 0, 0);
+}
+/* An infinite value that is seen is one of the result, and no other element changes. */
+Test(cpu_ops, attention_shows_what_is_infinite) {
+    T *(*const build[])(C *) = {build_seen_few, build_seen_many};
+    sheaf_backend_t backend = new_backend(2);
+    for (int k = 0; k < 2; k++) {
+        struct run zero = prepare(backend, build[k]), infinite = prepare(backend, build[k]);
+        const uint16_t values[] = {0, sheaf_fp32_to_fp16(INFINITY)};
+        struct run *const runs[] = {&zero, &infinite};
+        for (int i = 0; i < 2; i++) {
+            memcpy((char *)runs[i]->node->src[2]->data + 66 * 32, &values[i], sizeof values[i]);
+            cr_assert_eq(sheaf_backend_graph_compute(backend, runs[i]->graph),
+                         SHEAF_STATUS_SUCCESS);
+        }
+        const float *x = zero.node->data, *y = infinite.node->data;
+        for (int64_t i = 0; i < sheaf_nelements(zero.node); i++)
+            cr_assert(i % 16 == 0 ? isinf(y[i]) && y[i] > 0 : y[i] == x[i], "%d: element %d is %g",
+                      k, (int)i, (double)y[i]);
+        finish(&zero);
+        finish(&infinite);
+    }
+    sheaf_backend_free(backend);
+}
+
 static T *build_nan_soft_max(C *c) { return sheaf_soft_max(c, X(F32, 40, 2, 1, 1)); }
 static T *build_nan_top_k(C *c) { return sheaf_top_k(c, X(F32, 40, 2, 1, 1), 40); }
 static T *build_exp8(C *c) { return sheaf_unary(c, X(F32, 8, 1, 1, 1), SHEAF_UNARY_OP_EXP); }
