@@ -248,6 +248,9 @@ Test(policy, heads_in_runs) {
     cr_assert(!runs(3, 3, 3, 2, (double[]){1, 1}, (int64_t[]){6, 3})); /* blocks of three heads */
     cr_assert(!runs(3, 3, 1, 3, (double[]){1, 1, 1}, (int64_t[]){3, 3, 3}));
     cr_assert(!runs(8, 4, 1, 2, (double[]){1, 1}, (int64_t[]){16, 16}));
+    /* so many heads that a file may name: the search would take seconds */
+    cr_assert(runs(3, 1365, 1, 2, (double[]){1, 1}, NULL));
+    cr_assert(!runs(3, 1367, 1, 2, (double[]){1, 1}, NULL));
     /* two K/V heads where whole groups have one: a long context would cost twice as much */
     cr_assert(!runs(2, 7, 1, 3, (double[]){1, 1, 1}, NULL));
     cr_assert(!runs(1, 8, 1, 3, (double[]){1, 1, 1}, (int64_t[]){3, 3, 2}));

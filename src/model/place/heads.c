@@ -317,6 +317,8 @@ enum sheaf_status sheaf__split_heads(int64_t g, int64_t r, const double *shares,
 #define WORTH (15.0 / 16)
 /* So many times the K/V heads by share: shares that were measured are never quite equal. */
 #define MORE_KV (9.0 / 8)
+/* Units that such a cut is looked for in: that takes a time of about their square. */
+enum { MOST_UNITS = 4096 };
 
 /* A cut of query heads in runs. A query head costs a member its columns of Q and of the output, and
  * its scores; a K/V head costs as many columns, of K and V, and its part of the cache. So the heads
@@ -399,7 +401,9 @@ enum sheaf_status sheaf__split_heads_in_runs(int64_t g, int64_t r, int64_t unit,
         most = fmax(most, MORE_KV * (double)kv_count[j] / shares[j]);
     }
     const double bound = (double)(g * r + g) / sheaf__sum_of_shares(shares, n_members);
-    if (status || unit >= r || (g * r) % unit || bound > slowest * WORTH) return status;
+    if (status || unit >= r || (g * r) % unit || g * r / unit > MOST_UNITS ||
+        bound > slowest * WORTH)
+        return status;
     int64_t *first = calloc(2 * (size_t)n_members, sizeof *first), *count = first + n_members;
     if (!first) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory to divide the heads");
     status =

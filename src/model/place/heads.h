@@ -27,7 +27,8 @@ enum sheaf_status sheaf__split_heads(int64_t g, int64_t r, const double *shares,
  * 15/16 of the time or less: time is query and K/V heads by share. A K/V head whose group is
  * divided is on each member that has a part of it. No member has more than 9/8 of the K/V heads by
  * its share that the slowest has in the cut of whole groups, since they are what a long context
- * costs. For attention by FLASH_ATTN_EXT, whose kernel is told of divided groups. */
+ * costs. Groups are not divided where there are more than 4096 units, which no model has. For
+ * attention by FLASH_ATTN_EXT, whose kernel is told of divided groups. */
 enum sheaf_status sheaf__split_heads_in_runs(int64_t g, int64_t r, int64_t unit,
                                              const double *shares, int n_members, int64_t *q_first,
                                              int64_t *q_count, int64_t *kv_first,
