@@ -124,7 +124,6 @@ static size_t split_hangul(uint32_t cp, uint32_t out[3]) {
 
 size_t sheaf__char_fold(uint32_t cp, uint32_t out[3]) {
     out[0] = cp;
-    if (cp > 0x10FFFF) return 1;
     if (cp >= 0xAC00 && cp <= 0xD7A3) return split_hangul(cp, out);
     const int32_t *row = find_row(sheaf__fold_several, sheaf__fold_n_several, cp);
     if (row && row[0] == (int32_t)cp) {

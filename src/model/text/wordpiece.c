@@ -91,7 +91,6 @@ enum sheaf_status sheaf__wordpiece_encode(const struct sheaf_tokenizer *t, const
     for (size_t i = 0, width; !st && i < len; i += width) {
         uint32_t cp, folded[3];
         width = sheaf__utf8_next(s + i, len - i, &cp);
-        if (cp == SHEAF__CP_INVALID) continue;
         const size_t n = t->lowercase ? sheaf__char_fold(cp, folded) : 1;
         if (!t->lowercase) folded[0] = cp;
         for (size_t k = 0; !st && k < n; k++) st = add(&w, folded[k]);
