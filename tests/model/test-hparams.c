@@ -2,6 +2,7 @@
  * Random models of each architecture, of which one key is changed. */
 #include <criterion/criterion.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -363,6 +364,111 @@ static int try_absurd(const struct sheaf__arch *arch, const struct sheaf_gguf *i
         n++;
     }
     return n;
+}
+
+/* A random model of the architecture without data; with experts where it has some in every layer. */
+static struct sheaf_gguf *described(const char *arch) {
+    struct sheaf__random_model_params p = sheaf__random_model_default_params();
+    struct sheaf_gguf *g;
+    p.arch = arch;
+    p.tied = true;
+    p.n_expert =
+        strstr(arch, "moe") || !strcmp(arch, "gpt-oss") || !strcmp(arch, "deepseek2") ? 6 : 0;
+    p.n_expert_used = p.n_expert ? 3 : 0;
+    cr_assert_eq(sheaf__random_model_describe(&p, &g), 0, "%s: %s", arch, sheaf_last_error());
+    return g;
+}
+
+/* Where a key of one architecture goes to. */
+Test(hparams, keys_of_single_architectures) {
+#define AT(field) offsetof(struct sheaf__hparams, field)
+    static const struct {
+        struct change change;
+        size_t at;
+    } cases[] = {
+        {{.arch = "gpt-oss", .suffix = "rope.freq_base_swa", .value = 500}, AT(freq_base_swa)},
+        {{.arch = "olmo2", .suffix = "rope.freq_base_swa", .value = 500}, AT(freq_base_swa)},
+        {{.arch = "gemma3", .suffix = "rope.freq_base_swa", .value = 500}, AT(freq_base_swa)},
+        {{.arch = "gemma3", .suffix = "final_logit_softcapping", .value = 30}, AT(logit_cap)},
+        {{.arch = "bert", .suffix = "attention.layer_norm_epsilon", .value = 0.5}, AT(norm_eps)},
+        {{.arch = "granite", .suffix = "embedding_scale", .value = 7}, AT(embd_scale)},
+        {{.arch = "granitemoe", .suffix = "residual_scale", .value = 7}, AT(residual_scale)},
+        {{.arch = "granite", .suffix = "attention.scale", .value = 7}, AT(attn_scale)},
+        {{.arch = "granitehybrid", .suffix = "logit_scale", .value = 7}, AT(logit_scale)},
+        {{.arch = "llama", .suffix = "rope.freq_base", .value = 500}, AT(freq_base)},
+        {{.arch = "llama", .suffix = "attention.layer_norm_rms_epsilon", .value = 0.5},
+         AT(rms_eps)},
+    };
+#undef AT
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct change c = cases[i].change;
+        struct sheaf__hparams hp;
+        struct sheaf_gguf *g = described(c.arch);
+        c.kind = FLOAT;
+        set(g, &c);
+        cr_assert_eq(sheaf__hparams_read(g, 512, &hp), 0, "%s", sheaf_last_error());
+        cr_expect_float_eq(*(const float *)(const void *)((const char *)&hp + cases[i].at),
+                           (float)c.value, 1e-9, "%s.%s", c.arch, c.suffix);
+        sheaf_gguf_free(g);
+    }
+    struct sheaf_gguf *g = described("bert");
+    struct sheaf__hparams hp;
+    set(g, &(struct change){.arch = "bert", .suffix = "pooling_type", .kind = INT, .value = 2});
+    cr_assert_eq(sheaf__hparams_read(g, 512, &hp), 0, "%s", sheaf_last_error());
+    cr_expect_eq(hp.pooling, SHEAF__POOLING_CLS);
+    sheaf_gguf_free(g);
+}
+
+/* Weights that a file may have beside those that it must, by their names in the file. */
+Test(hparams, weights_that_may_be_there) {
+    static const struct {
+        const char *name, *archs; /* with a blank behind each */
+        enum sheaf__weight weight;
+        int64_t layer;
+    } cases[] = {
+        {"blk.0.attn_output.bias", "llama bert granite granitemoe gpt-oss ", SHEAF__W_O_BIAS, 0},
+        {"blk.0.attn_q.bias", "llama qwen2 bert gpt-oss ", SHEAF__W_Q_BIAS, 0},
+        {"blk.0.attn_k.bias", "llama qwen2 bert gpt-oss ", SHEAF__W_K_BIAS, 0},
+        {"blk.0.attn_v.bias", "llama qwen2 bert gpt-oss ", SHEAF__W_V_BIAS, 0},
+        {"blk.0.ffn_up.bias", "bert ", SHEAF__W_UP_BIAS, 0},
+        {"blk.0.ffn_down.bias", "bert ", SHEAF__W_DOWN_BIAS, 0},
+        {"blk.1.exp_probs_b.bias", "deepseek2 ", SHEAF__W_CHOICE_BIAS, 1},
+        {"blk.0.rope_freqs.weight", "llama ", SHEAF__W_ROPE_FREQS_LAYER, 0},
+        {"rope_freqs.weight", "llama qwen2 qwen3 qwen3moe granite granitemoe granitehybrid ",
+         SHEAF__W_ROPE_FREQS, -1},
+        {"rope_factors_long.weight", "phi3 ", SHEAF__W_ROPE_LONG, -1},
+        {"rope_factors_short.weight", "phi3 ", SHEAF__W_ROPE_SHORT, -1},
+        {"output.weight",
+         "llama qwen2 gemma3 qwen3 qwen3moe phi3 granite granitemoe olmo2 gpt-oss deepseek2 mamba2 "
+         "granitehybrid ",
+         SHEAF__W_OUTPUT, -1},
+    };
+    const struct sheaf__arch *arch;
+    for (size_t k = 0; (arch = sheaf__arch_get(k)); k++)
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            struct sheaf_gguf *g = described(arch->name);
+            struct sheaf__hparams hp;
+            struct sheaf__weights *model;
+            char word[32];
+            cr_assert_eq(sheaf__hparams_read(g, 512, &hp), 0, "%s", sheaf_last_error());
+            const enum sheaf__dim *dims = sheaf__weight_infos[cases[i].weight].dims;
+            const int64_t ne[] = {sheaf__dim_extent(&hp, dims[0]), sheaf__dim_extent(&hp, dims[1])};
+            if (sheaf_gguf_find_tensor(g, cases[i].name) < 0)
+                cr_assert_eq(sheaf_gguf_add_tensor(g, cases[i].name, SHEAF_TYPE_F32,
+                                                   sheaf__weight_n_dims(cases[i].weight), ne, NULL),
+                             0, "%s", sheaf_last_error());
+            snprintf(word, sizeof word, "%s ", arch->name);
+            const char *at = strstr(cases[i].archs, word);
+            const bool may = at && (at == cases[i].archs || at[-1] == ' ');
+            const enum sheaf_status status = sheaf__weights_describe(&g, 1, &model);
+            cr_expect_eq(status, may ? 0 : SHEAF_STATUS_UNSUPPORTED, "%s, %s: %s", arch->name,
+                         cases[i].name, status ? sheaf_last_error() : "");
+            if (!status)
+                cr_expect_not_null(cases[i].layer < 0
+                                       ? model->w[cases[i].weight]
+                                       : model->layers[cases[i].layer].w[cases[i].weight]);
+            sheaf__weights_free(model);
+        }
 }
 
 Test(hparams, absurd_numbers_are_refused_by_every_architecture) {
