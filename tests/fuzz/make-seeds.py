@@ -96,6 +96,11 @@ save("gguf", "deepseek2", gguf(hparams("deepseek2", [("attention.kv_lora_rank", 
 save("gguf", "granitehybrid", gguf(hparams("granitehybrid", [("ssm.conv_kernel", U32, 4), ("ssm.inner_size", U32, 64),
      ("ssm.state_size", U32, 16), ("ssm.time_step_rank", U32, 4), ("ssm.group_count", U32, 1)])))
 
+# ---- models (fuzz-model.c): the architecture, experts, edits, then types, the wrong tensor, members, shares ----
+for i in range(14):
+    save("model", "arch%d" % i, bytes([i, 2, 1, 0, 0, 255, 0, 1, 2, 3, 1, 2, 0, 0]))
+    save("model", "edits%d" % i, bytes([i, 5, 0, 3, 8, 4, 4, 70, 18, 9, 1, 200, 0, 0, 3, 9, 1, 1, 2, 1, 0]))
+
 # ---- texts ----
 save("text", "words", b"\x03Hello world, in the day that 123 thou shalt 'tis\n\n  naught </s> <s>")
 save("text", "utf8", b"\x01" + "é 漢字 🙂 \u0301\u200d".encode() + b"\xf0\x9f\xff\xc0\x80")
