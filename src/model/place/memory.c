@@ -34,7 +34,7 @@ static enum sheaf_status add_layer(const struct sheaf__hparams *hp,
     sheaf__tag_set(&k, SHEAF__CACHE_K, 0);
     sheaf__tag_set(&v, SHEAF__CACHE_V, 0);
     enum sheaf_status status = sheaf__policy_add_bytes(policy, &k, bytes);
-    if (!status && v.ne[0]) status = sheaf__policy_add_bytes(policy, &v, bytes);
+    if (!status) status = sheaf__policy_add_bytes(policy, &v, bytes);
     return status;
 }
 
