@@ -1,13 +1,16 @@
 /* Types of the tensors of mixes: what llama-quantize of llama.cpp 0.7.0 (Debian's llama.cpp-tools)
- * gave a model of 24 layers on 2026-11-21, the types of few bits by its source; and presets written
- * as files. */
+ * gave a model of 24 layers on 2026-11-21, the types of few bits by its source; and random models:
+ * presets written as files, their sizes, vocabularies. */
 #include <criterion/criterion.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "sheaf/gguf.h"
+#include "sheaf/tokenizer.h"
 
+#include "model/arch/arch.h"
 #include "model/file/mix.h"
 #include "model/random_model.h"
 
@@ -25,6 +28,8 @@ static const struct {
     {"q4_k_m", "q4_K", "q6_K", "q6_K", "01258behklmn", "q6_K", "01258behklmn"},
     {"Q5_K_S", "q5_K", "q6_K", "", "", "", ""},
     {"Q5_K_M", "q5_K", "q6_K", "q6_K", "01258behklmn", "q6_K", "01258behklmn"},
+    {"Q4_K", "q4_K", "q6_K", "q6_K", "01258behklmn", "q6_K", "01258behklmn"},
+    {"q5_k", "q5_K", "q6_K", "q6_K", "01258behklmn", "q6_K", "01258behklmn"},
     {"Q6_K", "q6_K", "q6_K", "", "", "", ""},
 };
 
@@ -188,4 +193,84 @@ Test(mix, presets_are_written_with_their_mix) {
     p.mix = "Q9";
     cr_assert_eq(sheaf__random_model_write(&p, "/tmp/never"), SHEAF_STATUS_INVALID);
     cr_assert_not_null(strstr(sheaf_last_error(), "Q9"));
+}
+
+/* Elements of all tensors: parameters as the models' makers count them, within 1.5 %. Without
+ * deepseek-v2-lite, which has two experts that every token uses, and not one. */
+Test(mix, presets_have_the_parameters_of_their_models) {
+    static const struct {
+        const char *preset;
+        double millions;
+        bool tied;
+    } known[] = {
+        {"tinyllama-1.1b", 1100, false},    {"llama-8b", 8030, false},
+        {"llama-70b", 70554, false},        {"llama-405b", 405853, false},
+        {"mixtral-8x7b", 46703, false},     {"qwen3-30b-a3b", 30532, false},
+        {"qwen3-235b-a22b", 235094, false}, {"olmo2-7b", 7299, false},
+        {"phi3-mini", 3821, false},         {"granite-3b-a800m", 3299, true},
+        {"gpt-oss-20b", 20915, false},      {"deepseek-v3", 671026, false},
+        {"mamba2-2.7b", 2703, true},        {"granite-4-tiny", 6939, true},
+        {"bge-base", 109, false},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        struct sheaf__random_model_params p = sheaf__random_model_default_params();
+        struct sheaf_gguf *g;
+        double n = 0;
+        cr_assert_eq(sheaf__random_model_preset(known[i].preset, &p), 0);
+        p.tied = known[i].tied;
+        cr_assert_eq(sheaf__random_model_describe(&p, &g), 0, "%s", sheaf_last_error());
+        for (int64_t k = 0; k < sheaf_gguf_n_tensors(g); k++) {
+            const struct sheaf_gguf_tensor *t = sheaf_gguf_tensor(g, k);
+            n += (double)t->ne[0] * (double)t->ne[1] * (double)t->ne[2];
+        }
+        n /= 1e6;
+        cr_expect(n > known[i].millions * 0.985 && n < known[i].millions * 1.015,
+                  "%s has %.0f million parameters, not %.0f", known[i].preset, n,
+                  known[i].millions);
+        sheaf_gguf_free(g);
+    }
+}
+
+/* A vocabulary of the family that models of the architecture have, which gives any text back. */
+Test(mix, random_models_have_a_vocabulary) {
+    static const struct {
+        const char *family, *archs; /* with a blank behind each */
+    } known[] = {
+        {"llama", "llama gemma3 phi3 granite granitemoe "},
+        {"gpt2 (qwen2)", "qwen2 qwen3 qwen3moe olmo2 gpt-oss deepseek2 mamba2 granitehybrid "},
+        {"bert", "bert "},
+    };
+    static const char text[] = "aeta \xC3\xA9\xE6\xBC\xA2\n~\x01";
+    const struct sheaf__arch *arch;
+    for (size_t k = 0; (arch = sheaf__arch_get(k)); k++) {
+        struct sheaf__random_model_params p = sheaf__random_model_default_params();
+        struct sheaf_gguf *g;
+        struct sheaf_tokenizer *tok;
+        const char *want = NULL;
+        char word[32], *back;
+        int32_t *ids;
+        size_t n, len;
+        p.arch = arch->name;
+        p.n_expert = arch->mixture && !arch->dense ? 4 : 0;
+        p.n_expert_used = p.n_expert / 2;
+        cr_assert_eq(sheaf__random_model_describe(&p, &g), 0, "%s", sheaf_last_error());
+        cr_assert_eq(sheaf_tokenizer_new(g, &tok), 0, "%s: %s", arch->name, sheaf_last_error());
+        snprintf(word, sizeof word, "%s ", arch->name);
+        for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+            const char *at = strstr(known[i].archs, word);
+            if (at && (at == known[i].archs || at[-1] == ' ')) want = known[i].family;
+        }
+        cr_assert_not_null(want, "%s", arch->name);
+        cr_expect_str_eq(sheaf_tokenizer_describe(tok), want, "%s", arch->name);
+        cr_assert_eq(sheaf_tokenizer_encode(tok, text, sizeof text - 1, 0, &ids, &n), 0, "%s",
+                     sheaf_last_error());
+        cr_assert_eq(sheaf_tokenizer_decode(tok, ids, n, SHEAF_DETOKENIZE_START, &back, &len), 0);
+        if (!arch->encoder) /* which folds and splits words */
+            cr_expect(len == sizeof text - 1 && !memcmp(back, text, len), "%s: '%s'", arch->name,
+                      back);
+        free(back);
+        free(ids);
+        sheaf_tokenizer_free(tok);
+        sheaf_gguf_free(g);
+    }
 }
