@@ -323,6 +323,8 @@ Test(spm, what_is_not_in_the_vocabulary) {
     cr_expect_eq(sheaf_tokenizer_encode(t, "ax", 2, 0, &ids, &n), SHEAF_STATUS_INVALID);
     cr_expect_not_null(strstr(sheaf_last_error(), "no token for the byte 0x78"));
     cr_expect_null(ids);
+    cr_expect_eq(sheaf_tokenizer_encode(t, "a\0", 2, 0, &ids, &n), SHEAF_STATUS_INVALID);
+    cr_expect_not_null(strstr(sheaf_last_error(), "no token for the byte 0x00"));
     sheaf_tokenizer_free(t);
 }
 

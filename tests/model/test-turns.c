@@ -123,7 +123,10 @@ Test(turns, a_message_is_not_cut_at_a_zero) {
     struct sheaf_model_generate_params p = greedy(1);
     p.prompt_len = 5;
     p.chat = true;
-    cr_expect_eq(sheaf_model_generate(model, "tt\0ee", &p, NULL, NULL, NULL), SHEAF_STATUS_INVALID);
+    struct sheaf_model_result result = {.size = sizeof result};
+    cr_expect_eq(sheaf_model_generate(model, "tt\0ee", &p, NULL, NULL, &result),
+                 SHEAF_STATUS_INVALID);
+    cr_expect_eq(result.stop, SHEAF_MODEL_STOP_FAILED);
     cr_expect(strstr(sheaf_last_error(), "byte 2 of the message is a zero"), "%s",
               sheaf_last_error());
     p.chat = false;

@@ -496,6 +496,19 @@ Test(quants, q8_0_halves) {
     }
 }
 
+/* A scale that is subnormal as a half rounds down to 5/7 of what it was: the integers stay within
+ * -127 and 127, and half of them. */
+Test(quants, q8_0_of_a_scale_that_rounds) {
+    const float most = 127 * 1.4f * 0x1p-24f;
+    float x[32] = {most, -most, most / 4};
+    uint8_t block[34];
+    cr_assert_eq(sheaf_from_float(SHEAF_TYPE_Q8_0, x, block, 32), SHEAF_STATUS_SUCCESS);
+    cr_expect_eq(block[0] + 256 * block[1], 1);
+    cr_expect_eq((int8_t)block[2], 127);
+    cr_expect_eq((int8_t)block[3], -127);
+    cr_expect_eq((int8_t)block[4], 44);
+}
+
 /* How much a block of ones may lose. */
 static float of_ones(enum sheaf_type type) {
     switch ((int)type) {
