@@ -234,6 +234,20 @@ Test(sequences, wrong_batches_are_refused) {
     sheaf_model_free(model);
 }
 
+/* A batch in which no token's logits are wanted has those of the last. */
+Test(sequences, logits_of_none_are_those_of_the_last) {
+    static float want[VOCAB], got[VOCAB];
+    struct sheaf_model *model = open_model("llama", 1);
+    const int32_t ids[3] = {1, 2, 3};
+    const bool none[3] = {false, false, false};
+    eval(model, 3, ids, NULL, NULL, want);
+    sheaf_model_cache_clear(model);
+    eval(model, 3, ids, NULL, none, got);
+    cr_assert_eq(sheaf_model_n_rows(model), 1);
+    cr_assert_arr_eq(got, want, sizeof want);
+    sheaf_model_free(model);
+}
+
 /* A caller of an earlier version, whose struct ends earlier, gets and gives as much. */
 Test(sequences, structs_may_be_shorter) {
     struct sheaf_model *model = open_model("llama", 1);

@@ -149,6 +149,31 @@ Test(quantize, values_that_are_not_finite) {
     }
 }
 
+/* Integers stay as they are, in a matrix too; sizes are printed as they are in the files. */
+Test(quantize, integers_are_copied) {
+    static float floats[512 * 1024];
+    static int32_t numbers[4 * 256];
+    const int64_t ne[] = {512, 1024}, few[] = {256, 4};
+    char args[300], back[sizeof numbers];
+    struct sheaf_gguf *g = sheaf_gguf_new();
+    for (int i = 0; i < 4 * 256; i++) numbers[i] = 77 * i - 1000;
+    cr_assert_eq(sheaf_gguf_add_tensor(g, "t", SHEAF_TYPE_F32, 2, ne, floats), 0);
+    cr_assert_eq(sheaf_gguf_add_tensor(g, "numbers", SHEAF_TYPE_I32, 2, few, numbers), 0);
+    cr_assert_eq(sheaf_gguf_write(g, in_dir("in.gguf")), 0, "%s", sheaf_last_error());
+    sheaf_gguf_free(g);
+    snprintf(args, sizeof args, "%s/in.gguf %s/out.gguf F16", dir, dir);
+    cr_assert_eq(tool("sheaf-quantize", args), 0, "%s", out);
+    cr_expect(strstr(out, "[   512,   1024]    f32 ->    f16,     2.00 ->     1.00 MiB"), "%s",
+              out);
+    cr_expect(strstr(out, "F16: 2.00 MiB -> 1.00 MiB"), "%s", out);
+    cr_assert_eq(sheaf_gguf_open(in_dir("out.gguf"), &g), 0, "%s", sheaf_last_error());
+    const struct sheaf_gguf_tensor *t = sheaf_gguf_tensor(g, sheaf_gguf_find_tensor(g, "numbers"));
+    cr_assert_eq(t->type, SHEAF_TYPE_I32);
+    cr_assert_eq(sheaf_gguf_read(g, t, 0, back, sizeof back), 0);
+    cr_expect_arr_eq(back, numbers, sizeof back);
+    sheaf_gguf_free(g);
+}
+
 Test(quantize, parts_are_to_be_joined) {
     char args[256], path[128];
     struct sheaf_gguf *g = sheaf_gguf_new();
