@@ -322,6 +322,9 @@ static const struct {
     const char *words[2];
 } apart_cases[] = {
     // clang-format off
+    {"\xC2\xA9 !\xC2\xA9 x",
+     {"\xC2\xA9| !\xC2\xA9| x",
+      "\xC2\xA9| !|\xC2\xA9| x"}},
     {"I'm sure we'll DON'T they'VE",
      {"I'm| sure| we'll| DON'T| they'VE",
       "I|'|m| sure| we|'|ll| DON|'|T| they|'|VE"}},

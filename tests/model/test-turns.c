@@ -79,6 +79,8 @@ static int32_t next_token(struct sheaf_model *model, const int32_t *ids, size_t 
 /* The second message is behind the first answer, without a system message of its own, and the answer
  * is that of the whole text at once. */
 Test(turns, are_one_text) {
+    static const char begins[] = "<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\ntt"
+                                 "<|im_end|>\n<|im_start|>assistant\n";
     static const char want[] =
         "<|im_end|>\n<|im_start|>user\nee<|im_end|>\n<|im_start|>assistant\n";
     struct sheaf_model *model = open_model();
@@ -98,6 +100,10 @@ Test(turns, are_one_text) {
     generate(model, "ee", &p, &second);
     cr_assert_eq(second.prompt[0], first.ids[first.n_ids - 1]);
     ok(sheaf_model_tokenizer(model, &tok));
+    ok(sheaf_tokenizer_decode(tok, first.prompt, first.n_prompt, SHEAF_DETOKENIZE_SPECIAL, &text,
+                              &len));
+    cr_expect_str_eq(text, begins);
+    free(text);
     ok(sheaf_tokenizer_decode(tok, second.prompt + 1, second.n_prompt - 1, SHEAF_DETOKENIZE_SPECIAL,
                               &text, &len));
     cr_expect_str_eq(text, want);

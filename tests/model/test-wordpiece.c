@@ -90,6 +90,18 @@ Test(wordpiece, capitals_and_accents_may_count) {
     sheaf_gguf_free(g);
 }
 
+/* 0 is a number of a token as any other. */
+Test(wordpiece, the_unknown_token_may_be_the_first) {
+    static const int32_t want[] = {2, 5, 0, 3};
+    struct sheaf_gguf *g = vocabulary(true);
+    struct sheaf_tokenizer *t;
+    cr_assert_eq(sheaf_gguf_set_u32(g, "tokenizer.ggml.unknown_token_id", 0), 0);
+    cr_assert_eq(sheaf_tokenizer_new(g, &t), 0, "%s", sheaf_last_error());
+    check(t, "the qq", 6, want, sizeof want / sizeof *want);
+    sheaf_tokenizer_free(t);
+    sheaf_gguf_free(g);
+}
+
 Test(wordpiece, a_vocabulary_without_its_markers_is_refused) {
     struct sheaf_gguf *g = vocabulary(false);
     struct sheaf_tokenizer *t;

@@ -496,6 +496,29 @@ Test(quants, q8_0_halves) {
     }
 }
 
+/* Value of an unsigned E4M3: a bias of 7, the greatest 448. */
+static float e4m3(int d) {
+    return d < 8 ? ldexpf((float)d, -9) : ldexpf((float)(8 + d % 8), d / 8 - 10);
+}
+
+/* The largest element is 6 times the scale: each scale is found, and between two of them the nearest,
+ * of a tie the even one. */
+Test(quants, nvfp4_scales) {
+    for (int d = 1; d <= 0x7e; d++) {
+        const float middle = d < 0x7e ? (e4m3(d) + e4m3(d + 1)) / 2 : 2 * e4m3(d);
+        const float scales[4] = {e4m3(d), nextafterf(middle, 0), middle,
+                                 nextafterf(middle, INFINITY)};
+        const int above = d < 0x7e ? d + 1 : d, want[4] = {d, d, d % 2 ? above : d, above};
+        float x[64] = {0};
+        uint8_t block[36]; /* four scales, and 64 nibbles */
+        for (int s = 0; s < 4; s++) x[16 * s + s] = -6 * scales[s];
+        cr_assert_eq(sheaf_from_float(SHEAF_TYPE_NVFP4, x, block, 64), SHEAF_STATUS_SUCCESS);
+        for (int s = 0; s < 4; s++)
+            cr_expect_eq(block[s], want[s], "scale %a: %02x, not %02x", (double)scales[s], block[s],
+                         want[s]);
+    }
+}
+
 /* A scale that is subnormal as a half rounds down to 5/7 of what it was: the integers stay within
  * -127 and 127, and half of them. */
 Test(quants, q8_0_of_a_scale_that_rounds) {

@@ -93,6 +93,7 @@ Test(options, values_that_are_wrong_everywhere, .timeout = 120) {
          "--split 3,1 has 2 numbers, but there are 3 members"},
         {"sheaf-info --preset nothing", "there is no preset 'nothing'"},
         {"sheaf-info --preset llama-8b --mix nothing", "there is no type or mix 'nothing'"},
+        {"sheaf-make-model", "give a file with -o FILE"},
         {"sheaf-make-model -o /tmp/unwritten --arch nothing",
          "architecture 'nothing' is not supported"},
         {"sheaf-make-model -o /tmp/unwritten --heads 3 --kv-heads 2", "multiple of kv-heads"},

@@ -151,9 +151,9 @@ Test(quantize, values_that_are_not_finite) {
 
 /* Integers stay as they are, in a matrix too; sizes are printed as they are in the files. */
 Test(quantize, integers_are_copied) {
-    static float floats[512 * 1024];
+    static float floats[1024 * 2048];
     static int32_t numbers[4 * 256];
-    const int64_t ne[] = {512, 1024}, few[] = {256, 4};
+    const int64_t ne[] = {1024, 2048}, few[] = {256, 4};
     char args[300], back[sizeof numbers];
     struct sheaf_gguf *g = sheaf_gguf_new();
     for (int i = 0; i < 4 * 256; i++) numbers[i] = 77 * i - 1000;
@@ -163,9 +163,9 @@ Test(quantize, integers_are_copied) {
     sheaf_gguf_free(g);
     snprintf(args, sizeof args, "%s/in.gguf %s/out.gguf F16", dir, dir);
     cr_assert_eq(tool("sheaf-quantize", args), 0, "%s", out);
-    cr_expect(strstr(out, "[   512,   1024]    f32 ->    f16,     2.00 ->     1.00 MiB"), "%s",
+    cr_expect(strstr(out, "[  1024,   2048]    f32 ->    f16,     8.00 ->     4.00 MiB"), "%s",
               out);
-    cr_expect(strstr(out, "F16: 2.00 MiB -> 1.00 MiB"), "%s", out);
+    cr_expect(strstr(out, "F16: 8.00 MiB -> 4.00 MiB"), "%s", out);
     cr_assert_eq(sheaf_gguf_open(in_dir("out.gguf"), &g), 0, "%s", sheaf_last_error());
     const struct sheaf_gguf_tensor *t = sheaf_gguf_tensor(g, sheaf_gguf_find_tensor(g, "numbers"));
     cr_assert_eq(t->type, SHEAF_TYPE_I32);
