@@ -142,6 +142,41 @@ Test(turns, a_message_is_not_cut_at_a_zero) {
     sheaf_world_finalize();
 }
 
+/* A token without a row of the embeddings has no meaning. */
+Test(turns, more_tokens_than_embeddings_are_refused) {
+    struct sheaf__random_model_params p = sheaf__random_model_default_params();
+    struct sheaf_model_params params = sheaf_model_default_params();
+    struct sheaf_gguf *small, *large, *out = sheaf_gguf_new();
+    const struct sheaf_tokenizer *tok;
+    struct sheaf_model *model;
+    ok(sheaf__random_model_write(&p, in_dir("small.gguf")));
+    ok(sheaf_gguf_open(in_dir("small.gguf"), &small));
+    p.n_vocab++;
+    ok(sheaf__random_model_describe(&p, &large));
+    ok(sheaf_gguf_copy_kv(out, large));
+    char *data = malloc(sheaf_gguf_file_size(small)), *at = data;
+    cr_assert_not_null(data);
+    for (int64_t i = 0; i < sheaf_gguf_n_tensors(small); i++) {
+        const struct sheaf_gguf_tensor *t = sheaf_gguf_tensor(small, i);
+        ok(sheaf_gguf_read(small, t, 0, at, t->size));
+        ok(sheaf_gguf_add_tensor(out, t->name, t->type, t->n_dims, t->ne, at));
+        at += t->size;
+    }
+    ok(sheaf_gguf_write(out, in_dir("m.gguf")));
+    ok(sheaf_world_init(NULL));
+    params.path = in_dir("m.gguf");
+    ok(sheaf_model_open(&params, &model));
+    cr_expect_eq(sheaf_model_tokenizer(model, &tok), SHEAF_STATUS_INVALID);
+    cr_expect(strstr(sheaf_last_error(), "the tokenizer has 513 tokens, the embeddings only 512"),
+              "%s", sheaf_last_error());
+    sheaf_model_free(model);
+    sheaf_world_finalize();
+    sheaf_gguf_free(small);
+    sheaf_gguf_free(large);
+    sheaf_gguf_free(out);
+    free(data);
+}
+
 /* The answer ends before the text, wherever tokens begin. */
 Test(turns, stop_texts_end_an_answer) {
     struct sheaf_model *model = open_model();
