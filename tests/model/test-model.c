@@ -365,6 +365,15 @@ Test(model, limits_of_a_context) {
     cr_assert_eq(sheaf__evaluator_n_past(s->context), 256);
     cr_assert_eq(sheaf__evaluator_eval(s->context, ids, 1, false), SHEAF_STATUS_INVALID);
     sheaf__session_free(s);
+    struct sheaf_model_params one = {.size = sizeof one,
+                                     .path = MODELS "kjv-f32.gguf",
+                                     .single = true,
+                                     .kv_type = SHEAF_TYPE_F16,
+                                     .n_ctx = 1};
+    cr_assert_eq(sheaf__session_new(&one, &s), 0, "%s", sheaf_last_error());
+    cr_assert_eq(sheaf__evaluator_eval(s->context, ids, 1, false), 0, "%s", sheaf_last_error());
+    cr_assert_eq(sheaf__evaluator_eval(s->context, ids, 1, false), SHEAF_STATUS_INVALID);
+    sheaf__session_free(s);
 }
 
 Test(model, q8_0_cache_wants_whole_blocks) {
@@ -384,6 +393,8 @@ Test(model, members_read_their_bytes_only) {
     /* all members are local here: the whole file once, mirrored weights at most once each */
     cr_assert_geq(s->model->bytes_read, s->model->total_bytes);
     cr_assert_leq((double)s->model->bytes_read, 1.02 * (double)s->model->total_bytes);
+    cr_assert_geq(s->weight_bytes, s->model->total_bytes);
+    cr_assert_eq(s->share_bytes, s->model->total_bytes);
     sheaf__session_free(s);
 }
 
@@ -522,6 +533,9 @@ Test(model, split_files) {
     snprintf(last, sizeof last, "%s", in_dir("m-00003-of-00003.gguf"));
     edit_model(last, last, (struct edit){.rename = "output.weight", .as = "stranger.weight"});
     refused(part, SHEAF_STATUS_UNSUPPORTED, "m-00003-of-00003.gguf: tensor 'stranger.weight'");
+    /* without it the model would be one whose embeddings are the output matrix, too */
+    edit_model(last, last, (struct edit){.drop = "stranger.weight"});
+    refused(part, SHEAF_STATUS_INVALID, "its 3 files hold 20 tensors, not 21");
     cr_assert_eq(unlink(last), 0);
     refused(part, SHEAF_STATUS_IO, "m-00003-of-00003.gguf");
     snprintf(last, sizeof last, "%s", in_dir("m-00002-of-00003.gguf"));
