@@ -379,6 +379,26 @@ static struct sheaf_gguf *described(const char *arch) {
     return g;
 }
 
+/* What a file with the keys that it must have, and no others, means. */
+Test(hparams, keys_that_are_missing) {
+    static const char *const keys[] = {"block_count", "embedding_length", "feed_forward_length",
+                                       "attention.head_count"};
+    static const uint32_t values[] = {2, 64, 128, 4};
+    struct sheaf_gguf *g = sheaf_gguf_new();
+    struct sheaf__hparams hp;
+    char key[64];
+    cr_assert_eq(sheaf_gguf_set_str(g, "general.architecture", "llama"), 0);
+    for (int i = 0; i < 4; i++) {
+        snprintf(key, sizeof key, "llama.%s", keys[i]);
+        cr_assert_eq(sheaf_gguf_set_u32(g, key, values[i]), 0);
+    }
+    cr_assert_eq(sheaf__hparams_read(g, 512, &hp), 0, "%s", sheaf_last_error());
+    cr_expect(hp.n_head_kv == 4 && hp.n_ctx_train == 2048 && hp.n_ctx_orig == 2048);
+    cr_expect(hp.head_k == 16 && hp.head_v == 16 && hp.n_rot == 16);
+    cr_expect_float_eq(hp.attn_scale, 0.25f, 0);
+    sheaf_gguf_free(g);
+}
+
 /* Where a key of one architecture goes to. */
 Test(hparams, keys_of_single_architectures) {
 #define AT(field) offsetof(struct sheaf__hparams, field)
