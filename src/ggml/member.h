@@ -71,6 +71,7 @@ struct gg_kept {
     struct gg_tensor gg;         /* as it was written; its tensor's `extra` */
     struct gg_tensor packed;     /* in a layout of the device */
     struct gg_buffer *packed_in; /* NULL: it is not */
+    size_t renewed;              /* of packed weights: bytes of a new value that lie as written */
     const char *read_as_written; /* what was done with it so: it must stay; NULL: nothing */
     bool is_told;                /* that it stays was logged */
 };
@@ -78,7 +79,9 @@ struct gg_kept {
 struct gg_member_buffer {
     struct gg_member *member;
     struct gg_buffer *gg;
-    uint64_t serial; /* of this process's buffers: an address may come again, a serial does not */
+    /* of this process's buffers: an address may come again, a serial does not; another one when a
+     * packed weight gets a new value in parts, so that graphs are made anew, and look at it */
+    uint64_t serial;
     struct gg_kept **kept;
     size_t n_kept, cap_kept;
 };
@@ -88,6 +91,8 @@ extern const struct sheaf_backend_buffer_type_i gg_member_buft_i;
 /* The buffer that t, or the tensor that it is a view of, lies in; NULL: it has none, or it is not
  * one of ggml's. */
 const struct gg_member_buffer *gg_member_buffer_of(const struct sheaf_tensor *t);
+/* Gives the buffer that t lies in another serial. */
+void gg_member_buffer_renew(const struct sheaf_tensor *t);
 /* What the buffer of t, or of the tensor that it is a view of, keeps of it; NULL: nothing. */
 struct gg_kept *gg_member_kept(const struct sheaf_tensor *t);
 /* Type, extents, strides and name, as bytes where this ggml lacks the type. */
@@ -111,7 +116,9 @@ bool gg_is_packed(const struct sheaf_tensor *t);
 enum sheaf_status gg_refuse_packed(const struct sheaf_tensor *t, const char *what);
 /* The same, and it is not packed later: what reads it once may read it again. */
 enum sheaf_status gg_read_as_written(const struct sheaf_tensor *t, const char *what);
-/* *done: t was packed and written anew. UNSUPPORTED: a part of one that is packed. */
+/* *done: t is packed and takes the bytes: all of them, or those that follow the last ones. When the
+ * last have come, it is packed anew; no graph can compute with it before. UNSUPPORTED: other parts
+ * of one that is packed. */
 enum sheaf_status gg_write_packed(const struct sheaf_tensor *t, const void *data, size_t offset,
                                   size_t size, bool *done);
 

@@ -37,6 +37,11 @@ struct gg_tensor gg_member_describe(const struct gg_member *m, const struct shea
 
 /* ---- buffers ---- */
 
+static uint64_t next_serial(void) {
+    static uint64_t n_made;
+    return __atomic_add_fetch(&n_made, 1, __ATOMIC_RELAXED);
+}
+
 static struct gg_member_buffer *context_of(sheaf_backend_buffer_t buffer) {
     return (struct gg_member_buffer *)buffer->context;
 }
@@ -194,6 +199,11 @@ const struct gg_member_buffer *gg_member_buffer_of(const struct sheaf_tensor *t)
     return owner->buffer && owner->buffer->iface == &buffer_i ? context_of(owner->buffer) : NULL;
 }
 
+void gg_member_buffer_renew(const struct sheaf_tensor *t) {
+    const struct sheaf_tensor *owner = t->view_src ? t->view_src : t;
+    context_of(owner->buffer)->serial = next_serial();
+}
+
 /* ---- buffer types ---- */
 
 static struct gg_buft *buft_of(sheaf_backend_buffer_type_t buft) {
@@ -206,13 +216,12 @@ static const char *buft_name(sheaf_backend_buffer_type_t buft) {
 
 static enum sheaf_status buft_alloc(sheaf_backend_buffer_type_t buft, size_t size,
                                     sheaf_backend_buffer_t *out) {
-    static uint64_t n_made;
     struct gg_member *m = gg_member_of(buft->device);
     struct gg_member_buffer *b = calloc(1, sizeof *b);
     *out = NULL;
     if (!b) goto fail;
     b->member = m;
-    b->serial = __atomic_add_fetch(&n_made, 1, __ATOMIC_RELAXED);
+    b->serial = next_serial();
     /* ggml's empty buffers have no address */
     b->gg = m->lib->buft_alloc_buffer(buft_of(buft),
                                       size ? size : m->lib->buft_get_alignment(buft_of(buft)));

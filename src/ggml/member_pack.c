@@ -8,7 +8,8 @@
  * it computes it so.
  *
  * Invariant: a weight that is packed stays packed, since graphs point to its descriptor; what would
- * read it as it was written is refused with words, and so is what would write a part of it. */
+ * read it as it was written is refused with words. A new value may come in parts, in their order: it
+ * lies where the weight lay at first until all of it is there. Other parts are refused. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -121,7 +122,7 @@ struct gg_tensor *gg_pack(const struct sheaf_tensor *weight, const struct sheaf_
                      weight->flags & SHEAF_BACKEND_TENSOR_FACTOR && sheaf_is_contiguous(weight);
     if (!may) return NULL;
     const struct gg_member *m = gg_member_buffer_of(weight)->member;
-    const struct gg_layout *l = layout_for(m, &k->gg, gg);
+    const struct gg_layout *l = k->renewed ? NULL : layout_for(m, &k->gg, gg);
     if (!l || (k->packed_in && l->buft != k->packed_in->buft)) return NULL;
     if (!k->packed_in && k->read_as_written) {
         if (!k->is_told) log_left(m, weight, k);
@@ -151,11 +152,13 @@ bool gg_is_packed(const struct sheaf_tensor *t) {
 
 enum sheaf_status gg_refuse_packed(const struct sheaf_tensor *t, const char *what) {
     if (!gg_is_packed(t)) return SHEAF_STATUS_SUCCESS;
-    return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
-                           "%s: %s '%s': the device has the weight in a layout of its own since "
-                           "the first product; SHEAF_GGML_REPACK=0 keeps weights as they are",
+    const char *why = factor_of(t)->renewed
+                          ? "only a part of its new value is written"
+                          : "the device has the weight in a layout of its own since the first "
+                            "product; SHEAF_GGML_REPACK=0 keeps weights as they are";
+    return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED, "%s: %s '%s': %s",
                            gg_member_buffer_of(t)->member->name, what,
-                           (t->view_src ? t->view_src : t)->name);
+                           (t->view_src ? t->view_src : t)->name, why);
 }
 
 enum sheaf_status gg_read_as_written(const struct sheaf_tensor *t, const char *what) {
@@ -164,10 +167,25 @@ enum sheaf_status gg_read_as_written(const struct sheaf_tensor *t, const char *w
     return gg_refuse_packed(t, what);
 }
 
+/* The value in `data` becomes that of the packed weight. */
+static void pack_anew(const struct sheaf_tensor *t, struct gg_kept *k, const void *data) {
+    gg_member_buffer_of(t)->member->lib->tensor_set(&k->packed, data, 0, sheaf_nbytes(t));
+    if (k->renewed) give_back(k->gg.data, k->renewed);
+    k->renewed = 0;
+}
+
 enum sheaf_status gg_write_packed(const struct sheaf_tensor *t, const void *data, size_t offset,
                                   size_t size, bool *done) {
     struct gg_kept *k = factor_of(t);
-    *done = k && k->packed_in && !t->view_src && !offset && size == sheaf_nbytes(t);
-    if (*done) gg_member_buffer_of(t)->member->lib->tensor_set(&k->packed, data, 0, size);
-    return *done ? SHEAF_STATUS_SUCCESS : gg_refuse_packed(t, "write a part of");
+    *done = k && k->packed_in && !t->view_src && (!offset || offset == k->renewed);
+    if (!*done) return gg_refuse_packed(t, "write a part of");
+    if (!offset && size == sheaf_nbytes(t)) {
+        pack_anew(t, k, data);
+        return SHEAF_STATUS_SUCCESS;
+    }
+    if (!k->renewed) gg_member_buffer_renew(t);
+    memcpy((char *)k->gg.data + offset, data, size);
+    k->renewed = offset + size;
+    if (k->renewed == sheaf_nbytes(t)) pack_anew(t, k, k->gg.data);
+    return SHEAF_STATUS_SUCCESS;
 }

@@ -138,15 +138,17 @@ Test(ggml_member, kernels_work_behind_their_results) {
     shows("compute: ggml:FAKE0: the device wants 864 bytes for SCALE '");
     shows("' and was asked about 800 (ggml 0.27.0, ");
 }
-/* A weight lies in the layout of the device once a product has read it: written whole it goes
- * there, and nothing else can be done with it. */
+/* A weight lies in the layout of the device once a product has read it: written whole, or in parts one
+ * after the other, it goes there, and nothing else can be done with it. */
 Test(ggml_member, packs_weights) {
     cr_expect_eq(run("fake-device-packs", "ggml:FAKE0", "bin/helper-ggml-member ggml:FAKE0 packs"),
                  0, "%s", out);
     shows("right\n");
     shows("given back: 1\n");
-    shows("FAKE0: 256 rows are packed\n");
+    cr_expect_eq(times_shown("FAKE0: 256 rows are packed\n"), 3, "%s", out);
     cr_expect(!strstr(out, "3 rows are packed"), "%s", out);
+    shows("half written: ggml:FAKE0: compute with 'factor': only a part of its new value is "
+          "written\n");
     shows("a part: ggml:FAKE0: write a part of 'factor': the device has the weight in a layout of "
           "its own since the first product; SHEAF_GGML_REPACK=0 keeps weights as they are\n");
     shows("through a view: ggml:FAKE0: write a part of 'factor': the device has");
@@ -161,6 +163,7 @@ Test(ggml_member, packs_weights) {
                  0, "%s", out);
     shows("right\n");
     shows("given back: 0\n");
+    shows("half written: done\n");
     cr_expect_eq(times_shown("FAKE0: a product in F32\n"), 1, "%s", out); /* that of the view */
     shows("a part: done\nthrough a view: done\n");
     shows("a view: done\nback: done\na copy: done\n"
