@@ -39,7 +39,7 @@ struct entry { /* of a tensor in the graph at hand */
 struct pool { /* the memory of one buffer type */
     sheaf_backend_buffer_type_t buft;
     sheaf_backend_buffer_t buffer;
-    /* Outgrown: their memory is freed; the objects stay, because tensors of graphs placed earlier
+    /* Outgrown, or given back: their memory is freed; the objects stay, because tensors of graphs placed earlier
      * still name them, and another buffer at the same address would be taken for ours. */
     sheaf_backend_buffer_t *retired;
     size_t n_retired, cap_retired;
@@ -320,20 +320,26 @@ static enum sheaf_status plan(struct sheaf_gallocr *g, const struct sheaf_cgraph
     return st;
 }
 
+static bool can_retire(struct pool *p) {
+    return sheaf__grow(&p->retired, &p->cap_retired, p->n_retired + 1, sizeof *p->retired);
+}
+
+static void retire(struct pool *p) {
+    sheaf__buffer_release(p->buffer);
+    p->retired[p->n_retired++] = p->buffer;
+    p->buffer = NULL;
+}
+
 static enum sheaf_status grow(struct pool *p) {
     if (p->buffer && p->peak <= sheaf_backend_buffer_get_size(p->buffer))
         return SHEAF_STATUS_SUCCESS;
-    if (p->buffer &&
-        !sheaf__grow(&p->retired, &p->cap_retired, p->n_retired + 1, sizeof *p->retired))
+    if (p->buffer && !can_retire(p))
         return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "graph allocator: out of memory");
     sheaf_backend_buffer_t grown;
     enum sheaf_status st = sheaf_backend_buft_alloc_buffer(p->buft, p->peak, &grown);
     if (st) return st;
     sheaf_backend_buffer_set_usage(grown, SHEAF_BACKEND_BUFFER_USAGE_COMPUTE);
-    if (p->buffer) {
-        sheaf__buffer_release(p->buffer);
-        p->retired[p->n_retired++] = p->buffer;
-    }
+    if (p->buffer) retire(p);
     p->buffer = grown;
     return SHEAF_STATUS_SUCCESS;
 }
@@ -355,6 +361,13 @@ enum sheaf_status sheaf__gallocr_measure(struct sheaf_gallocr *g, const struct s
     const enum sheaf_status st = plan(g, graph, NULL, NULL);
     *bytes = g->pools[0].peak;
     return st;
+}
+
+size_t sheaf__gallocr_needed(const struct sheaf_gallocr *g) { return g->pools[0].peak; }
+
+void sheaf__gallocr_give_back(struct sheaf_gallocr *g) {
+    for (int i = 0; i < g->n_pools; i++)
+        if (g->pools[i].buffer && can_retire(&g->pools[i])) retire(&g->pools[i]);
 }
 
 enum sheaf_status sheaf_gallocr_reserve_n(sheaf_gallocr_t g, struct sheaf_cgraph *graph,

@@ -17,4 +17,11 @@ enum sheaf_status sheaf__gallocr_fits(struct sheaf_gallocr *galloc,
 enum sheaf_status sheaf__gallocr_measure(struct sheaf_gallocr *galloc,
                                          const struct sheaf_cgraph *graph, size_t *bytes);
 
+/* The same of the graph that was placed last. */
+size_t sheaf__gallocr_needed(const struct sheaf_gallocr *galloc);
+
+/* Frees the memory of the buffers. Tensors that were placed there have none until their graph is
+ * placed again. */
+void sheaf__gallocr_give_back(struct sheaf_gallocr *galloc);
+
 #endif

@@ -4,6 +4,7 @@
  * program depends on nothing that differs between ranks. */
 #include <stdlib.h>
 
+#include "alloc/gallocr.h"
 #include "meta/backend.h"
 #include "meta/builder.h"
 #include "meta/overlap.h"
@@ -241,16 +242,37 @@ enum sheaf_status sheaf__meta_find_program(struct meta_backend *b, const struct 
     return st;
 }
 
+/* Compute buffers stay as large as the largest program wants them, so that prompts and tokens, in
+ * turns, find their memory. They go when no program that is left wants nearly as much. */
+static void give_back_memory(struct meta_backend *b) {
+    enum { LEAST_BYTES = 64 << 20, FEW = 4 };
+    size_t have = 0, needed = 0;
+    for (int m = 0; m < b->dev->n_local; m++)
+        have += sheaf_gallocr_get_buffer_size(b->members[m].galloc);
+    for (int i = 0; i < b->n_programs; i++)
+        if (b->programs[i]->needed > needed) needed = b->programs[i]->needed;
+    if (have < LEAST_BYTES || needed > have / FEW) return;
+    for (int m = 0; m < b->dev->n_local; m++) {
+        sheaf__gallocr_give_back(b->members[m].galloc);
+        sheaf__meta_staging_free(&b->members[m].in);
+        sheaf__meta_staging_free(&b->members[m].out);
+    }
+    b->generation++;
+}
+
 /* Places the program's tensors in the members' compute buffers, which all programs share. */
 static enum sheaf_status allocate(struct meta_backend *b, struct meta_program *p) {
     if (p->generation == b->generation) return SHEAF_STATUS_SUCCESS;
+    give_back_memory(b);
     bool grown = false;
+    p->needed = 0;
     for (int m = 0; m < b->dev->n_local; m++) {
         struct sheaf_cgraph *g = &p->parts[m].graph;
         for (int i = 0; i < g->n_nodes; i++) g->nodes[i]->data = NULL, g->nodes[i]->buffer = NULL;
         const size_t before = sheaf_gallocr_get_buffer_size(b->members[m].galloc);
         enum sheaf_status st = sheaf_gallocr_alloc_graph(b->members[m].galloc, g);
         grown = grown || sheaf_gallocr_get_buffer_size(b->members[m].galloc) != before;
+        p->needed += sheaf__gallocr_needed(b->members[m].galloc);
         if (st) {
             b->generation += grown;
             return st;

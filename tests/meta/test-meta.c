@@ -895,6 +895,61 @@ Test(meta, programs_of_freed_weights_go) {
     two_down(&t);
 }
 
+static size_t compute_bytes(sheaf_backend_t backend) {
+    const struct meta_backend *b = sheaf__meta_backend_of(backend);
+    size_t n = 0;
+    for (int m = 0; m < b->dev->n_local; m++)
+        n += sheaf_gallocr_get_buffer_size(b->members[m].galloc);
+    return n;
+}
+
+/* w many times: 48 MiB on each member. */
+static void repeat_weights(struct two *t, const struct weights *w) {
+    struct sheaf_context *ctx =
+        sheaf_init((struct sheaf_init_params){.mem_size = 1 << 14, .no_alloc = true});
+    struct sheaf_tensor *many = sheaf_new_tensor_2d(ctx, SHEAF_TYPE_F32, 10, (48 << 20) / 40);
+    struct sheaf_tensor *y = sheaf_repeat(ctx, w->w, many);
+    struct sheaf_cgraph *graph = sheaf_new_graph_custom(ctx, 8);
+    sheaf_set_output(y);
+    cr_assert_eq(sheaf_build_forward_expand(graph, y), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_gallocr_alloc_graph(t->galloc, graph), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_graph_compute(t->backend, graph), SHEAF_STATUS_SUCCESS, "%s",
+                 sheaf_last_error());
+    sheaf_free(ctx);
+}
+
+/* Memory that one program alone needs is there as long as the program is. */
+Test(meta, memory_of_a_program_goes_with_it) {
+    struct two t;
+    two_up(&t);
+    t.cut = false;
+    struct weights stays = {0}, goes = {0};
+    struct doubled before, after;
+    place_weights(&stays, t.backend, 1);
+    place_weights(&goes, t.backend, 1);
+    double_weights(&before, &stays);
+    double_weights(&after, &goes);
+    compute_doubled(&before, t.backend, t.galloc, 2);
+    const size_t small = compute_bytes(t.backend);
+    repeat_weights(&t, &goes);
+    compute_doubled(&after, t.backend, t.galloc, 2);
+    compute_doubled(&before, t.backend, t.galloc, 2);
+    cr_expect_gt(compute_bytes(t.backend), 64 << 20);
+    sheaf_backend_buffer_free(goes.buffer);
+    compute_doubled(&before, t.backend, t.galloc, 2); /* it lies where it lay */
+    place_weights(&goes, t.backend, 3);
+    compute_doubled(&after, t.backend, t.galloc, 6);
+    cr_expect_eq(compute_bytes(t.backend), small);
+    compute_doubled(&before, t.backend, t.galloc, 2);
+    sheaf_backend_buffer_free(stays.buffer);
+    sheaf_backend_buffer_free(goes.buffer);
+    sheaf_free(before.ctx);
+    sheaf_free(after.ctx);
+    sheaf_free(stays.ctx);
+    sheaf_free(goes.ctx);
+    two_down(&t);
+}
+
 /* z = 3 y, where y was kept by the graph before. */
 static void compute_with_kept(struct two *t, struct doubled *d, uint64_t uid, float want) {
     struct sheaf_context *ctx =
