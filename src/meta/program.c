@@ -19,6 +19,42 @@ static const struct sheaf_split_state *leaf_state(const struct sheaf_tensor *lea
     return record ? record->state : NULL;
 }
 
+static int by_address(const void *a, const void *b) {
+    const char *x = (*(struct sheaf_tensor *const *)a)->data,
+               *y = (*(struct sheaf_tensor *const *)b)->data;
+    return (x > y) - (x < y);
+}
+
+static enum sheaf_status refuse_overlap(const struct meta_device *dev, const struct sheaf_tensor *a,
+                                        const struct sheaf_tensor *b) {
+    return sheaf_set_error(
+        SHEAF_STATUS_UNSUPPORTED,
+        "graph: '%s' and '%s' lie over each other in a buffer of the meta device %s, which has "
+        "memory for each of them; make one a view of the other",
+        a->name, b->name, dev->name);
+}
+
+/* Weights and caches have slices of their own: what is written through one that lies over another
+ * would not be seen through that. */
+static enum sheaf_status check_overlaps(const struct meta_device *dev,
+                                        const struct sheaf_cgraph *graph) {
+    struct sheaf_tensor **all = malloc(((size_t)graph->n_leafs + 1) * sizeof *all);
+    size_t n = 0, before = 0;
+    enum sheaf_status st = all ? SHEAF_STATUS_SUCCESS : sheaf__meta_no_memory();
+    for (int i = 0; i < graph->n_leafs && !st; i++) {
+        struct sheaf_tensor *leaf = graph->leafs[i];
+        if (!sheaf__meta_leaf_is_input(leaf) && !sheaf_is_empty(leaf)) all[n++] = leaf;
+    }
+    if (n) qsort(all, n, sizeof *all, by_address);
+    for (size_t i = 1; i < n && !st; i++) {
+        const char *end = (const char *)all[before]->data + sheaf_nbytes(all[before]);
+        if ((const char *)all[i]->data < end) st = refuse_overlap(dev, all[before], all[i]);
+        before = i;
+    }
+    free(all);
+    return st;
+}
+
 /* Neighbours mostly lie in the same buffer. */
 static enum sheaf_status note_buffer(struct meta_program *p, sheaf_backend_buffer_t buffer) {
     if (p->n_buffers && p->buffers[p->n_buffers - 1] == buffer) return SHEAF_STATUS_SUCCESS;
@@ -275,6 +311,7 @@ enum sheaf_status sheaf__meta_program_new(struct meta_device *dev, const struct 
     p->n_checked = count_checked(p->plan);
     st = sheaf__meta_find_uses(p->plan, &uses);
     if (!st) st = sheaf__meta_find_views(p, graph);
+    if (!st) st = check_overlaps(dev, graph);
     if (!st) st = make_room(p, graph, n_local);
     if (!st) st = bind_leaves(dev, p, graph, uses.leaf);
     if (!st) st = build_parts(dev, p, graph, &uses);

@@ -421,6 +421,39 @@ Test(meta_errors, a_leaf_outside_the_device) {
     rig_down(&r);
 }
 
+/* Two weights in one buffer, the second so many bytes behind the first. */
+static enum sheaf_status add_two(struct rig *r, size_t offset) {
+    struct sheaf_context *ctx =
+        sheaf_init((struct sheaf_init_params){.mem_size = 1 << 16, .no_alloc = true});
+    struct sheaf_tensor *a = sheaf_set_name(sheaf_new_tensor_1d(ctx, SHEAF_TYPE_F32, 16), "below");
+    struct sheaf_tensor *b = sheaf_set_name(sheaf_new_tensor_1d(ctx, SHEAF_TYPE_F32, 16), "above");
+    struct sheaf_tensor *y = sheaf_add(ctx, a, b);
+    struct sheaf_cgraph *graph = sheaf_new_graph_custom(ctx, 8);
+    sheaf_backend_buffer_t buffer;
+    cr_assert_eq(sheaf_backend_buft_alloc_buffer(sheaf_backend_get_default_buffer_type(r->backend),
+                                                 256, &buffer),
+                 SHEAF_STATUS_SUCCESS);
+    char *base = sheaf_backend_buffer_get_base(buffer);
+    cr_assert_eq(sheaf_backend_tensor_alloc(buffer, b, base + offset), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_tensor_alloc(buffer, a, base), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_build_forward_expand(graph, y), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_gallocr_alloc_graph(r->galloc, graph), SHEAF_STATUS_SUCCESS);
+    const enum sheaf_status st = sheaf_backend_graph_compute(r->backend, graph);
+    sheaf_backend_buffer_free(buffer);
+    sheaf_free(ctx);
+    return st;
+}
+
+Test(meta_errors, weights_that_lie_over_each_other) {
+    struct rig r;
+    rig_up(&r, 2);
+    cr_assert_eq(add_two(&r, 64), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+    cr_assert_eq(add_two(&r, 60), SHEAF_STATUS_UNSUPPORTED);
+    cr_assert(strstr(sheaf_last_error(), "'below' and 'above' lie over each other"), "%s",
+              sheaf_last_error());
+    rig_down(&r);
+}
+
 static enum sheaf_status state_for_three(const struct sheaf_tensor *t, const void *user,
                                          struct sheaf_split_state **out) {
     (void)t;
