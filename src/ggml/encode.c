@@ -133,8 +133,11 @@ static bool is_read_outside(const struct gg_host *host, const struct gg_cgraph *
 
 static enum sheaf_status find_result(struct gg_encoder *e, const struct gg_cgraph *graph,
                                      const struct gg_tensor *t, bool last) {
-    struct gg_slot *slot = gg_slot_of(e, t), *root = gg_slot_of(e, gg_root(t));
-    const uint32_t record = slot->record ? slot->record : root->record;
+    const struct gg_slot *root = gg_slot_of(e, gg_root(t));
+    const uint32_t of_root = root ? root->record : 0;
+    const struct gg_slot *slot = root ? gg_slot_of(e, t) : NULL;
+    if (!slot) return gg_encode_no_memory();
+    const uint32_t record = slot->record ? slot->record : of_root;
     if (!record) return SHEAF_STATUS_SUCCESS; /* a view of another device's tensor */
     const struct gg_made *made = &e->made[record - 1];
     const struct gg_made *owner = &e->made[made->owner];

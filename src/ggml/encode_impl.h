@@ -9,9 +9,9 @@
 
 /* ---- encode_records.c ---- */
 
-/* Forgets all tensors, and makes room for n. False: out of memory. */
+/* Forgets all tensors, and makes room for some n. False: out of memory. */
 bool gg_slots_clear(struct gg_encoder *e, size_t n);
-/* NULL: more tensors than a graph of so many nodes can have. */
+/* Until the next tensor is added. NULL: out of memory. */
 struct gg_slot *gg_slot_of(struct gg_encoder *e, const struct gg_tensor *t);
 
 /* Type, op, shape and parameters of s; no operands, and no owner. */

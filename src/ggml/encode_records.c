@@ -23,14 +23,35 @@ bool gg_slots_clear(struct gg_encoder *e, size_t n) {
     return e->slots;
 }
 
-struct gg_slot *gg_slot_of(struct gg_encoder *e, const struct gg_tensor *t) {
+/* Where t is, or is to be. */
+static struct gg_slot *place_of(const struct gg_encoder *e, const struct gg_tensor *t) {
     size_t i = sheaf__hash_address(t, e->n_slots);
     while (e->slots[i].tensor && e->slots[i].tensor != t) i = (i + 1) & (e->n_slots - 1);
-    if (e->slots[i].tensor) return &e->slots[i];
-    if (e->n_used + 1 >= e->n_slots) return NULL;
-    e->n_used++;
-    e->slots[i].tensor = t;
     return &e->slots[i];
+}
+
+static bool double_slots(struct gg_encoder *e) {
+    struct gg_slot *old = e->slots, *twice = calloc(2 * e->n_slots, sizeof *twice);
+    const size_t n = e->n_slots;
+    if (!twice) return false;
+    e->slots = twice;
+    e->n_slots = 2 * n;
+    for (size_t i = 0; i < n; i++)
+        if (old[i].tensor) *place_of(e, old[i].tensor) = old[i];
+    free(old);
+    return true;
+}
+
+struct gg_slot *gg_slot_of(struct gg_encoder *e, const struct gg_tensor *t) {
+    struct gg_slot *slot = place_of(e, t);
+    if (slot->tensor) return slot;
+    if (e->n_used + 1 >= e->n_slots) {
+        if (!double_slots(e)) return NULL;
+        slot = place_of(e, t);
+    }
+    e->n_used++;
+    slot->tensor = t;
+    return slot;
 }
 
 /* ---- records ---- */

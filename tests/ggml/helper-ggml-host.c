@@ -127,6 +127,45 @@ static void check_strided_leaf(struct model *m) {
     expect(!wrong, "the result of a strided leaf");
 }
 
+/* Sums of views of views of an input, as in a part of a graph that has none of the views for nodes: more tensors
+ * than eight a node. */
+static void check_long_views(struct model *m) {
+    typedef void *(*init_fn)(struct gg_init_params);
+    typedef void (*usage_fn)(struct gg_buffer *, int);
+    enum { SUMS = 48, DEEP = 14 };
+    float got[N];
+    size_t at = 0;
+    int wrong = 0;
+    void *ctx = CALL(init_fn, "ggml_init")((struct gg_init_params){.mem_size = 1 << 20});
+    struct gg_buffer *work = alloc((SUMS + 2) * sizeof m->values);
+    CALL(usage_fn, "ggml_backend_buffer_set_usage")(work, GG_USAGE_COMPUTE);
+    struct gg_tensor *x = tensor(ctx, N, M, "x"), *sum = tensor(ctx, N, 1, "sum");
+    put_at(work, x, &at);
+    put_at(work, sum, &at);
+    set(x, m->values, 0, sizeof m->values);
+    set(sum, m->values, 0, sizeof got);
+    struct gg_cgraph *g = graph_of(ctx, sum, 17);
+    g->n_nodes = 0;
+    for (int i = 0; i < SUMS; i++) {
+        struct gg_tensor *v = x;
+        for (int k = 0; k < DEEP; k++) v = view(ctx, v, N, k ? 0 : sizeof(float) * (size_t)i);
+        sum = add(ctx, sum, v);
+        sum->flags |= GG_FLAG_COMPUTE;
+        put_at(work, sum, &at);
+        g->nodes[g->n_nodes++] = sum;
+    }
+    expect(compute(g) == GG_STATUS_SUCCESS, "status of a graph of many operands");
+    get(sum, got, sizeof got);
+    for (int i = 0; i < N; i++) {
+        float want = m->values[i];
+        for (int k = 0; k < SUMS; k++) want += m->values[i + k];
+        wrong += got[i] != want;
+    }
+    expect(!wrong, "the result of a graph of many operands");
+    work->iface.free_buffer(work);
+    CALL(void (*)(void *), "ggml_free")(ctx);
+}
+
 /* llama.cpp's loader asks for a place for frequency factors by a ROPE that rotates nothing. Computed, it is a
  * copy. */
 static void check_no_rotation(struct model *m) {
@@ -506,6 +545,7 @@ static void check_all(struct model *m) {
     check_plans(m);
     check_threads();
     check_fill(m);
+    check_long_views(m);
     check_reshape();
     check_reader(m);
 }
