@@ -3,6 +3,7 @@
 #include "ggml/encode.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/array.h"
 #include "ggml/encode_impl.h"
@@ -192,6 +193,22 @@ enum sheaf_status gg_encode(struct gg_encoder *e, const struct gg_cgraph *graph)
     return st ? st : find_results(e, graph);
 }
 
+/* The copy of record `node`, which is r, to where its tensor is. */
+static bool add_copy(struct gg_encoder *e, const struct gg_record *r, uint32_t node,
+                     const struct gg_tensor *t) {
+    struct gg_record target = *r, copy;
+    target.kind = GG_LEAF_INPUT;
+    target.op = SHEAF_OP_NONE;
+    memset(target.src, 0, sizeof target.src);
+    memset(target.params, 0, sizeof target.params);
+    copy = target;
+    copy.kind = GG_NODE;
+    copy.op = SHEAF_OP_CPY;
+    copy.src[0] = node;
+    copy.src[1] = copy.view_of = gg_record_add(e, &target, t);
+    return copy.view_of && gg_record_add(e, &copy, t);
+}
+
 enum sheaf_status gg_encode_question(struct gg_encoder *e, const struct gg_tensor *t) {
     struct sheaf_tensor s;
     struct gg_record r;
@@ -212,7 +229,9 @@ enum sheaf_status gg_encode_question(struct gg_encoder *e, const struct gg_tenso
     }
     if (gg_writes_operand(&s)) r.view_of = r.src[gg_shown_operand(&s)];
     gg_record_make_dense(&r);
-    return gg_record_add(e, &r, t) ? st : gg_encode_no_memory();
+    const uint32_t node = gg_record_add(e, &r, t);
+    const bool is_copied = t->view_src && !gg_writes_operand(&s);
+    return node && (!is_copied || add_copy(e, &r, node, t)) ? st : gg_encode_no_memory();
 }
 
 void gg_encoder_free(struct gg_encoder *e) {

@@ -62,7 +62,8 @@ struct gg_encoder {
 enum sheaf_status gg_encode(struct gg_encoder *e, const struct gg_cgraph *graph);
 void gg_encoder_free(struct gg_encoder *e);
 
-/* The node alone, its operands as inputs: in e->graph, as e->n_made records. */
+/* The node alone, its operands as inputs, and the copy of its result where it is written over an
+ * operand: in e->graph, as e->n_made records. */
 enum sheaf_status gg_encode_question(struct gg_encoder *e, const struct gg_tensor *node);
 
 #endif

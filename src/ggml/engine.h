@@ -31,8 +31,8 @@ enum gg_command_kind {
     /* program, with_results, n_moves; payload: changed inputs, offsets of views that move ->
      * results */
     GG_COMMAND_RUN,
-    GG_COMMAND_FETCH, /* program -> results of its last run */
-    GG_COMMAND_ASK,   /* device, n_records; payload: graph of one node -> does the device run it? */
+    GG_COMMAND_FETCH,   /* program -> results of its last run */
+    GG_COMMAND_ASK,     /* device, n_records; payload: graph of a node -> does the device run it? */
     GG_COMMAND_MEASURE, /* -> struct gg_memory_now of each member of all devices */
     GG_COMMAND_KIND_COUNT,
 };

@@ -242,8 +242,10 @@ enum sheaf_status gg_execute_ask(struct gg_engine *e, const struct gg_command *c
     struct gg_graph g;
     enum sheaf_status st =
         gg_graph_decode(payload, (size_t)c->size, (uint32_t)c->n_records, gg_object_tensor, e, &g);
-    if (!st && !sheaf_backend_dev_supports_op(e->devices[c->device].device, g.tensors[g.n - 1]))
-        st = sheaf_set_error(SHEAF_STATUS_UNSUPPORTED, "op");
+    for (uint32_t i = 0; i < g.n && !st; i++)
+        if (g.tensors[i]->op != SHEAF_OP_NONE &&
+            !sheaf_backend_dev_supports_op(e->devices[c->device].device, g.tensors[i]))
+            st = sheaf_set_error(SHEAF_STATUS_UNSUPPORTED, "op");
     gg_graph_free(&g);
     return st;
 }

@@ -10,7 +10,7 @@
  * a time. room: free memory while a second model comes and goes. layer: a model's layer, node by node. fault: an op that fails on one rank. slow: an op
  * that takes longer than the limit of a collective. queue: one whose device is still at it when its
  * queue is waited for. exit: a signal's handler ends the program while a graph is computed. fork:
- * children without exec that free and compute. second FILE: a second library stands for a ggml, too. */
+ * children without exec that free and compute. copies-not: a device has no copies. second FILE: a second library stands for a ggml, too. */
 #include <malloc.h>
 #include <math.h>
 #include <pthread.h>
@@ -487,6 +487,14 @@ static void check_plans(struct model *m) {
     }
 }
 
+/* A result over a weight is copied there, which a device that copies nothing does not do. */
+static void check_no_copies(struct model *m) {
+    struct gg_tensor *t = scale(m->ctx, m->w, 2);
+    expect(dev->iface.supports_op(dev, t), "a result of its own");
+    t->view_src = m->w;
+    expect(!dev->iface.supports_op(dev, t), "a result over a weight");
+}
+
 static void *ask(void *model) {
     struct model m;
     (void)model;
@@ -537,6 +545,7 @@ static void check_all(struct model *m) {
     check_parts(m);
     check_operands(m);
     check_strided_leaf(m);
+    check_long_views(m);
     check_no_rotation(m);
     check_sections_of_vision(m);
     check_fill_of_halves(m);
@@ -545,7 +554,6 @@ static void check_all(struct model *m) {
     check_plans(m);
     check_threads();
     check_fill(m);
-    check_long_views(m);
     check_reshape();
     check_reader(m);
 }
@@ -979,6 +987,11 @@ int main(int argc, char **argv) {
     }
     if (!strcmp(mode, "room")) { /* of the last device */
         check_room(&on[n_devices - 1].m);
+        if (!failures) puts("ok");
+        return failures != 0;
+    }
+    if (!strcmp(mode, "copies-not")) {
+        check_no_copies(&on[0].m);
         if (!failures) puts("ok");
         return failures != 0;
     }

@@ -366,6 +366,13 @@ Test(ggml_plugin, a_rank_without_a_device) {
     shows("SHEAF1: 1 member on 1 host\n");
     shows("\nok\n");
 }
+/* The fake device has no copies. */
+Test(ggml_plugin, a_device_of_another_rank_that_copies_nothing) {
+    setenv("SHEAF_GGML_LIB", SHEAF_BUILD_DIR "/lib/libfake-device-3.so", 1);
+    setenv("SHEAF_DEVICES", "CPU0@0,ggml:FAKE0@1", 1);
+    cr_expect_eq(ranks(2, "fake-ggml-3", 3, "copies-not"), 0, "%s", out);
+    shows("\nok\n");
+}
 /* Known at once, and where rank 0 has no part in the graph when its device is waited for. */
 Test(ggml_plugin, a_fault_on_one_rank) {
     setenv("SHEAF_GGML_LIB", SHEAF_BUILD_DIR "/lib/libfake-device-3.so", 1);
