@@ -32,7 +32,6 @@ struct gg_sent_program {
     size_t n_uses;
     uint64_t *offsets; /* [n_offsets] of its views, as the ranks have them */
     size_t n_offsets;
-    bool offsets_unsure; /* a run has failed */
 };
 
 /* A graph that was computed: its tensors, while ggml has not built another. */

@@ -50,7 +50,7 @@ static uint64_t put_offsets(struct gg_bytes *b, struct gg_sent_program *p,
     static const uint8_t zeros[8];
     uint64_t n = 0, stay = 0;
     for (size_t i = 0; i < p->n_offsets; i++) {
-        if (p->offsets[i] == r->offsets[i] && !p->offsets_unsure) {
+        if (p->offsets[i] == r->offsets[i]) {
             stay++;
             continue;
         }
@@ -60,7 +60,6 @@ static uint64_t put_offsets(struct gg_bytes *b, struct gg_sent_program *p,
         stay = 0;
         n++;
     }
-    p->offsets_unsure = false;
     gg_put(b, zeros, (8 - b->n % 8) % 8);
     return n;
 }
@@ -103,6 +102,11 @@ static enum sheaf_status send_run(const struct gg_sent_program *p, const struct 
 }
 
 /* After a failure the ranks may not have what was recorded as sent. */
+static void forget_sent(struct gg_sent_program *p) {
+    for (size_t i = 0; i < p->n_inputs; i++) p->inputs[i].is_sent = false;
+    memset(p->offsets, 0xff, p->n_offsets * sizeof *p->offsets); /* no view begins there */
+}
+
 static enum sheaf_status run(struct gg_sent_program *p, const struct gg_recent *r) {
     struct gg_bytes *b = &gg_driver.run;
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
@@ -117,8 +121,7 @@ static enum sheaf_status run(struct gg_sent_program *p, const struct gg_recent *
         memcpy(b->data, &n_changes, sizeof n_changes);
         st = send_run(p, r, n_moves);
     }
-    for (size_t i = 0; st && i < p->n_inputs; i++) p->inputs[i].is_sent = false;
-    if (st) p->offsets_unsure = true;
+    if (st) forget_sent(p);
     return st;
 }
 

@@ -1,9 +1,9 @@
 /* Graphs whose views of caches move from token to token, as those of whisper.cpp and of old llama.cpp:
  * keys go to a row of one cache and a stretch of another, values to a column of a third, and attention
  * reads a window of them.
- *     helper-ggml-moves LIBRARY PLUGIN API [count]
+ *     helper-ggml-moves LIBRARY PLUGIN API [count | memory]
  * Prints "ok" when all results were right. count: allocations are counted, too: the first tokens make
- * some, later ones none. */
+ * some, later ones none. memory: allocations fail. */
 #include "count_allocations.h"
 #include "ggml_host.h"
 #include "sanitizer.h"
@@ -113,10 +113,9 @@ static void build(const struct caches *c, int at, int first, uint64_t uid, struc
     }
 }
 
-static void run(struct caches *c, const struct token *t, int at, int first, int number,
-                enum when when) {
-    float x[N], got[3][WINDOW * N];
-    int wrong = 0;
+/* The inputs of a token, and what they leave in the caches. */
+static void give(struct caches *c, const struct token *t, int at, int number) {
+    float x[N];
     for (int i = 0; i < N; i++) {
         x[i] = (float)(number * 100 + i);
         c->keys[at][i] = 2 * x[i];
@@ -124,7 +123,11 @@ static void run(struct caches *c, const struct token *t, int at, int first, int 
     }
     set(t->key, x, 0, sizeof x);
     set(t->value, x, 0, sizeof x);
-    expect(counted(t->graph, when) == GG_STATUS_SUCCESS, "status of a token");
+}
+
+static void check_results(const struct caches *c, const struct token *t, int first) {
+    float got[3][WINDOW * N];
+    int wrong = 0;
     for (int k = 0; k < 3; k++) get(t->result[k], got[k], sizeof got[k]);
     for (int w = 0; w < WINDOW; w++) {
         for (int i = 0; i < N; i++) {
@@ -134,6 +137,13 @@ static void run(struct caches *c, const struct token *t, int at, int first, int 
         }
     }
     expect(!wrong, "what attention reads");
+}
+
+static void run(struct caches *c, const struct token *t, int at, int first, int number,
+                enum when when) {
+    give(c, t, at, number);
+    expect(counted(t->graph, when) == GG_STATUS_SUCCESS, "status of a token");
+    check_results(c, t, first);
 }
 
 static void check_caches(const struct caches *c) {
@@ -182,6 +192,83 @@ static void check_turns(struct caches *c) {
     check_caches(c);
 }
 
+static void end(const struct caches *c) {
+    c->buffer->iface.free_buffer(c->buffer);
+    c->work->iface.free_buffer(c->work);
+    CALL(void (*)(void *), "ggml_free")(c->ctx);
+}
+
+/* Has the caches placed on the ranks; a run that sends nothing. */
+static void place(const struct caches *c) {
+    struct gg_tensor *all[] = {c->rows, c->flat, c->columns};
+    struct gg_cgraph *g = NULL;
+    size_t end = 0;
+    for (int i = 0; i < 3; i++) {
+        struct gg_tensor *twice = scale(c->ctx, all[i], 2);
+        put_at(c->work, twice, &end);
+        if (!i) g = graph_of(c->ctx, twice, 1998);
+        add_node(g, twice);
+    }
+    expect(compute(g) == GG_STATUS_SUCCESS, "a graph of caches");
+}
+
+static bool fails_at(const struct token *t, int n) {
+    failing = n;
+    const bool failed = counted(t->graph, FIRST) != GG_STATUS_SUCCESS;
+    failing = 0;
+    return failed;
+}
+
+/* The first token that is computed, again and again until no allocation fails: so those fail, too, that are made once in
+ * a program's life. What an attempt has made is there in the next one, which then would pass over those that come behind:
+ * hence the first few after each. */
+static void fail_at_first(void) {
+    enum { FEW = 8 };
+    struct caches c;
+    struct token t;
+    bool failed = true;
+    make(&c);
+    place(&c);
+    build(&c, 2, 1, 1999, &t);
+    give(&c, &t, 2, 1);
+    for (int n = 1; failed; n++) {
+        failed = fails_at(&t, n);
+        for (int few = 1; few <= FEW && failed; few++) failed = fails_at(&t, few);
+    }
+    check_results(&c, &t, 1);
+    check_caches(&c);
+    free_token(&t);
+    end(&c);
+}
+
+/* Each allocation of the first two tokens of new caches fails once: the graph fails, or does without. Computed
+ * again it is right. */
+static void check_memory(void) {
+    int n_failed = 0, none = 0;
+    fail_at_first();
+    for (int n = 1; !none; n++) {
+        struct caches c;
+        make(&c);
+        failing = n;
+        for (int i = 0; i < 2; i++) {
+            struct token t;
+            build(&c, 3 * i + 2, 2 * i + 1, (uint64_t)(2 * n + i) + 2000, &t);
+            give(&c, &t, 3 * i + 2, i + 1);
+            const int status = counted(t.graph, FIRST);
+            n_failed += status != GG_STATUS_SUCCESS;
+            if (status != GG_STATUS_SUCCESS)
+                expect(counted(t.graph, NEVER) == GG_STATUS_SUCCESS, "after a failed allocation");
+            check_results(&c, &t, 2 * i + 1);
+            free_token(&t);
+        }
+        none = failing > 0;
+        failing = 0;
+        check_caches(&c);
+        end(&c);
+    }
+    printf("%d graphs failed for lack of memory\n", n_failed);
+}
+
 static void check_outside(struct caches *c) {
     struct token t;
     build(c, CELLS, 0, 1003, &t);
@@ -195,7 +282,8 @@ static void check_outside(struct caches *c) {
 
 int main(int argc, char **argv) {
     void *plugin = argc < 4 ? NULL : load(argv);
-    const bool count_all = argc > 4 && !strcmp(argv[4], "count") && !SANITIZED;
+    const char *mode = argc > 4 && !SANITIZED ? argv[4] : "";
+    const bool count_all = !strcmp(mode, "count");
     struct gg_reg *reg = plugin ? registry(plugin) : NULL;
     if (!reg) return 3;
     n_devices = reg->iface.get_device_count(reg);
@@ -203,12 +291,12 @@ int main(int argc, char **argv) {
         struct caches c;
         dev = reg->iface.get_device(reg, i);
         backend = dev->iface.init_backend(dev, NULL);
+        if (!strcmp(mode, "memory")) check_memory();
         make(&c);
         check_tokens(&c, count_all);
         check_turns(&c);
         check_outside(&c);
-        c.buffer->iface.free_buffer(c.buffer);
-        c.work->iface.free_buffer(c.work);
+        end(&c);
         backend->iface.free(backend);
     }
     printf("%ld allocations, %ld later\n", n_made[FIRST], n_made[LATER]);

@@ -98,6 +98,12 @@ Test(ggml_plugin, graphs_that_are_forgotten) {
     shows("bytes are used after thirds of ");
     shows("\nok\n");
 }
+Test(ggml_plugin, large_inputs_that_are_forgotten) {
+    setenv("SHEAF_BACKEND_DEBUG", "1", 1);
+    cr_expect_eq(host("env", "fake-ggml-3", 3, "inputs"), 0, "%s", out);
+    shows("SHEAF: 6 runs of 4 programs");
+    shows("\nok\n");
+}
 /* Each node is computed as a graph of its own; no weight of the layer is on every member. */
 Test(ggml_plugin, cuts_of_a_graph_in_parts) {
     cr_expect_eq(ranks(2, "fake-ggml-3", 3, "layer"), 0, "%s", out);
@@ -479,6 +485,11 @@ Test(ggml_plugin, views_that_move_at_random) {
         shows("\nok\n");
         shows(" runs of 1 programs, ");
     }
+}
+/* What a failure has left unsent is sent again. */
+Test(ggml_plugin, allocations_that_fail) {
+    cr_expect_eq(start("env", "helper-ggml-moves", "fake-ggml-3", 3, "memory"), 0, "%s", out);
+    shows("\nok\n");
 }
 /* Ranks without a part in a graph plan it, too. */
 Test(ggml_plugin, views_that_move_in_groups) {
