@@ -15,7 +15,7 @@ enum sheaf_status sheaf__meta_no_memory(void) {
 
 /* Room for more descriptors. */
 static bool grow_part(struct meta_part *part) {
-    enum { AT_ONCE = 64 };
+    enum { AT_ONCE = 16 };
     if (!sheaf__grow(&part->ctx, &part->cap_ctx, part->n_ctx + 1, sizeof(struct sheaf_context *)))
         return false;
     struct sheaf_context *ctx = sheaf_init((struct sheaf_init_params){

@@ -6,9 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arith.h"
 #include "base/hash.h"
 
-enum { CHUNK_BYTES = 32 << 10 };
+/* The first chunk, doubled until chunks have the most: a plan of a few nodes is kept as long as one of thousands. */
+enum { LEAST_CHUNK = 2 << 10, MOST_CHUNK = 32 << 10 };
 
 struct sheaf__chunk {
     struct sheaf__chunk *next;
@@ -49,7 +51,8 @@ void *sheaf__pool_alloc(struct sheaf__pool *pool, size_t size) {
     size = (size + 15) / 16 * 16;
     struct sheaf__chunk *c = pool->chunks;
     if (!c || c->size - c->used < size) {
-        const size_t bytes = size > CHUNK_BYTES ? size : CHUNK_BYTES;
+        size_t bytes = c ? sheaf__min_size(2 * c->size, MOST_CHUNK) : LEAST_CHUNK;
+        if (bytes < size) bytes = size;
         c = malloc(sizeof *c + bytes);
         if (!c) {
             pool->failed = true;
