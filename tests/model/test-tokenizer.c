@@ -307,6 +307,23 @@ Test(spm, special_tokens) {
     sheaf_tokenizer_free(t);
 }
 
+/* As llama.cpp has it of models with that name. */
+Test(spm, white_space_behind_the_special_tokens_of_phi_3) {
+    for (int i = 0; i < 2; i++) {
+        struct sheaf_gguf *g = spm_gguf();
+        ok(sheaf_gguf_set_str(g, "general.name", i ? "Phi-3 mini" : "Phi 4"));
+        struct sheaf_tokenizer *t = make(g);
+        if (i) {
+            EXPECT_IDS(t, "</s> \t\r\na", SHEAF_TOKENIZE_PARSE_SPECIAL, 2, 13);
+            EXPECT_IDS(t, "a</s>\n", SHEAF_TOKENIZE_PARSE_SPECIAL, 13, 2);
+        } else {
+            EXPECT_IDS(t, "</s> a", SHEAF_TOKENIZE_PARSE_SPECIAL, 2, 3, 13);
+        }
+        EXPECT_IDS(t, "<s> a", SHEAF_TOKENIZE_PARSE_SPECIAL, 1, 3, 13);
+        sheaf_tokenizer_free(t);
+    }
+}
+
 Test(spm, what_is_not_in_the_vocabulary) {
     struct sheaf_gguf *g = spm_gguf();
     struct sheaf_tokenizer *t;

@@ -249,6 +249,27 @@ static int32_t special_at(const struct sheaf_tokenizer *t, const char *s, size_t
     return best;
 }
 
+/* Phi-3's tokenizer_config.json, "rstrip". */
+static bool takes_space(const struct sheaf_tokenizer *t, int32_t id) {
+    static const char *const others[] = {"<unk>", "<s>", "<|endoftext|>"};
+    const char *text = sheaf__vocab_text(&t->vocab, (uint32_t)id);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (t->vocab.text[id].len == strlen(others[i]) &&
+            !memcmp(text, others[i], strlen(others[i])))
+            return false;
+    return t->special_takes_space;
+}
+
+/* The end of a special token that begins at pos, with the white space that belongs to it. */
+static size_t end_of_special(const struct sheaf_tokenizer *t, int32_t id, const char *text,
+                             size_t pos, size_t len) {
+    size_t end = pos + t->vocab.text[id].len;
+    const bool takes = takes_space(t, id);
+    while (takes && end < len && (text[end] == ' ' || (text[end] >= '\t' && text[end] <= '\r')))
+        end++;
+    return end;
+}
+
 enum sheaf_status sheaf_tokenizer_encode(const struct sheaf_tokenizer *t, const char *text,
                                          size_t len, unsigned flags, int32_t **ids, size_t *n) {
     *ids = NULL;
@@ -270,7 +291,7 @@ enum sheaf_status sheaf_tokenizer_encode(const struct sheaf_tokenizer *t, const 
         if (st || id < 0) break;
         bool doubled = add && t->add_bos && id == t->bos && e.n == 1 && pos == 0;
         if (!doubled) st = emit(&e, id);
-        start = pos + t->vocab.text[id].len;
+        start = end_of_special(t, id, text, pos, len);
         pos = start - 1;
     }
     if (!st && add && t->add_eos) st = emit(&e, t->eos);

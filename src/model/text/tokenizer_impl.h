@@ -46,6 +46,7 @@ struct sheaf_tokenizer {
 
     int32_t bos, eos, eot, eom, unk; /* -1: none */
     bool add_bos, add_eos, add_space_prefix;
+    bool special_takes_space; /* white space behind most special tokens belongs to them */
 };
 
 /* GPT-2's spelling of bytes: printable bytes stand for themselves, the others for U+0100 and up. */

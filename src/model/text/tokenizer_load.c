@@ -514,6 +514,16 @@ static enum sheaf_status sort_special(struct sheaf_tokenizer *t) {
     return SHEAF_STATUS_SUCCESS;
 }
 
+/* A GGUF file does not say it: as in llama.cpp the name of the model decides. */
+static enum sheaf_status load_white_space(struct sheaf_tokenizer *t, const struct sheaf_gguf *g) {
+    const char *name = "";
+    const int64_t i = sheaf_gguf_find_key(g, "general.name");
+    if (i < 0 || sheaf_gguf_kv_type(g, i) != SHEAF_GGUF_TYPE_STRING) return SHEAF_STATUS_SUCCESS;
+    const enum sheaf_status st = sheaf_gguf_get_str(g, "general.name", &name);
+    t->special_takes_space = strcasestr(name, "phi-3") || strcasestr(name, "phi3");
+    return st;
+}
+
 enum sheaf_status sheaf_tokenizer_new(const struct sheaf_gguf *gguf, struct sheaf_tokenizer **out) {
     *out = NULL;
     struct sheaf_tokenizer *t = calloc(1, sizeof *t);
@@ -525,6 +535,7 @@ enum sheaf_status sheaf_tokenizer_new(const struct sheaf_gguf *gguf, struct shea
     if (!st && t->bpe) st = load_merges(t, gguf);
     if (!st) st = make_pieces(t);
     if (!st) st = sort_special(t);
+    if (!st) st = load_white_space(t, gguf);
     if (st) {
         sheaf_tokenizer_free(t);
         return st;
