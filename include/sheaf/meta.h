@@ -2,8 +2,9 @@
  *
  * SPMD: every rank wraps the same world devices in the same order, makes the same calls in the same
  * order, and holds only the slices of its own members. Weights and caches (tensors in buffers that
- * are not compute buffers) get their split state from the caller's function; everything that a
- * graph computes follows by propagation; leaves of compute buffers (inputs) are mirrored. A graph
+ * are not compute buffers) get their split state from the caller's function, and memory of their own,
+ * so two of one graph must not lie over each other; everything that a graph computes follows by
+ * propagation; leaves of compute buffers (inputs) are mirrored. A graph
  * is compiled once into a plan of spans and collectives and cached.
  *
  * tensor_set takes the whole tensor (each rank copies its slices); tensor_set_from asks only for
