@@ -951,6 +951,30 @@ static void repeat_weights(struct two *t, const struct weights *w) {
     sheaf_free(ctx);
 }
 
+/* Of a member's own result, which lies in memory that the other members read. */
+Test(meta, a_compute_buffer_is_cleared) {
+    struct two t;
+    two_up(&t);
+    struct weights w = {0};
+    struct doubled d;
+    place_weights(&w, t.backend, 1);
+    double_weights(&d, &w);
+    compute_doubled(&d, t.backend, t.galloc, 2);
+    const struct meta_backend *b = sheaf__meta_backend_of(t.backend);
+    for (size_t i = 0; i < 2; i++) {
+        float got = 1;
+        struct sheaf_tensor *slice = sheaf_backend_meta_get_slice(d.y, i);
+        cr_assert_eq(slice->buffer->buft, &b->members[i].shared.buft);
+        cr_assert_eq(sheaf_backend_buffer_clear(slice->buffer, 0), SHEAF_STATUS_SUCCESS);
+        cr_assert_eq(sheaf_backend_tensor_get(slice, &got, 0, sizeof got), SHEAF_STATUS_SUCCESS);
+        cr_expect_eq(got, 0);
+    }
+    sheaf_backend_buffer_free(w.buffer);
+    sheaf_free(d.ctx);
+    sheaf_free(w.ctx);
+    two_down(&t);
+}
+
 /* Memory that one program alone needs is there as long as the program is. */
 Test(meta, memory_of_a_program_goes_with_it) {
     struct two t;
