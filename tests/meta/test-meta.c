@@ -1076,6 +1076,72 @@ Test(meta, a_result_is_kept_in_another_state) {
     two_down(&t);
 }
 
+/* ---- gathers ---- */
+
+/* Ten elements on two members: in order, in the other order, of two segments, of two halves each, some on both. */
+static enum sheaf_status gathered_state(const struct sheaf_tensor *t, const void *user,
+                                        struct sheaf_split_state **out) {
+    static const struct {
+        int n;
+        struct {
+            int64_t outer, units, first[2], count[2];
+        } segment[2];
+    } cases[] = {
+        {1, {{1, 10, {0, 3}, {3, 7}}}},
+        {1, {{1, 10, {7, 0}, {3, 7}}}},
+        {2, {{1, 4, {0, 1}, {1, 3}}, {1, 6, {0, 4}, {4, 2}}}},
+        {1, {{2, 5, {0, 2}, {2, 3}}}},
+        {1, {{1, 10, {0, 3}, {4, 7}}}},
+    };
+    const int c = *(const int *)user;
+    (void)t;
+    *out = sheaf_split_state_new(SHEAF_SPLIT_AXIS_0, 2, cases[c].n);
+    for (int s = 0; *out && s < cases[c].n; s++) {
+        struct sheaf_split_segment *seg = &(*out)->segments[s];
+        seg->outer = cases[c].segment[s].outer;
+        seg->inner = 1;
+        seg->units = cases[c].segment[s].units;
+        for (int j = 0; j < 2; j++) {
+            seg->first[j] = cases[c].segment[s].first[j];
+            seg->count[j] = cases[c].segment[s].count[j];
+        }
+    }
+    return *out ? SHEAF_STATUS_SUCCESS : SHEAF_STATUS_ALLOC_FAILED;
+}
+
+/* A sum along rows whose elements differ tells the order in which they were put together. */
+Test(meta, slices_are_gathered_in_their_places) {
+    const sheaf_backend_dev_t *members = cpu_members(2);
+    for (int c = 0; c < 5; c++) {
+        sheaf_backend_dev_t meta;
+        sheaf_backend_t backend;
+        struct weights w = {0};
+        float got[10], sum = 0;
+        cr_assert_eq(sheaf_backend_meta_device(members, 2, gathered_state, &c, NULL, &meta),
+                     SHEAF_STATUS_SUCCESS);
+        cr_assert_eq(sheaf_backend_dev_init(meta, NULL, &backend), SHEAF_STATUS_SUCCESS);
+        sheaf_gallocr_t galloc = sheaf_gallocr_new(sheaf_backend_get_default_buffer_type(backend));
+        place_weights(&w, backend, 1);
+        struct sheaf_context *ctx =
+            sheaf_init((struct sheaf_init_params){.mem_size = 1 << 14, .no_alloc = true});
+        struct sheaf_tensor *y = sheaf_cumsum(ctx, sheaf_scale(ctx, w.w, 1));
+        struct sheaf_cgraph *graph = sheaf_new_graph_custom(ctx, 8);
+        sheaf_set_output(y);
+        cr_assert_eq(sheaf_build_forward_expand(graph, y), SHEAF_STATUS_SUCCESS);
+        cr_assert_eq(sheaf_gallocr_alloc_graph(galloc, graph), SHEAF_STATUS_SUCCESS);
+        cr_assert_eq(sheaf_backend_graph_compute(backend, graph), SHEAF_STATUS_SUCCESS, "%s",
+                     sheaf_last_error());
+        cr_assert_eq(sheaf_backend_tensor_get(y, got, 0, sizeof got), SHEAF_STATUS_SUCCESS);
+        for (int i = 0; i < 10; i++) cr_expect_eq(got[i], sum += (float)(i + 1), "case %d", c);
+        sheaf_free(ctx);
+        sheaf_gallocr_free(galloc);
+        sheaf_backend_buffer_free(w.buffer);
+        sheaf_free(w.ctx);
+        sheaf_backend_free(backend);
+        sheaf_backend_meta_device_free(meta);
+    }
+}
+
 /* ---- check mode looks at every element, and at nothing between them ---- */
 
 static enum sheaf_status mirror_two(const struct sheaf_tensor *t, const void *user,
