@@ -31,9 +31,8 @@ static bool blocks_are_whole(const struct sheaf_split_state *s, const int64_t ne
     for (int i = (int)s->axis + 1; i < SHEAF_MAX_DIMS; i++) {
         if (ne[i] != 1) return false;
     }
-    if (s->n_segments != 1 || s->segments[0].outer != 1 || !sheaf_split_state_is_partition(s))
-        return false;
-    int64_t at = 0; /* a partition may list its members in any order */
+    if (s->n_segments != 1 || s->segments[0].outer != 1) return false;
+    int64_t at = 0; /* members may stand in any order, and hold units of others */
     for (int j = 0; j < s->n_members; j++) {
         const struct sheaf_split_segment *seg = &s->segments[0];
         if (seg->count[j] && seg->first[j] != at) return false;
