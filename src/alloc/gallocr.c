@@ -204,35 +204,37 @@ static size_t padded_size(const struct pool *p, const struct sheaf_tensor *t) {
     return sheaf__align_up(sheaf_backend_buft_get_alloc_size(p->buft, t), p->alignment);
 }
 
-static enum sheaf_status place(struct sheaf_gallocr *g, const struct sheaf_tensor *t) {
+/* The entry of the tensor whose memory a node reads as its operand p, if nothing else will read it;
+ * else NULL. */
+static struct entry *sole_use(struct sheaf_gallocr *g, const struct sheaf_tensor *p) {
+    struct entry *e = find(g, p);
+    if (e->n_children != 1 || e->n_views != 0 || p->flags & SHEAF_TENSOR_FLAG_OUTPUT) return NULL;
+    if (!p->view_src) return e;
+    struct entry *owner = find(g, p->view_src);
+    const bool whole = sheaf_nbytes(p) == sheaf_nbytes(p->view_src);
+    return whole && owner->n_children == 0 && owner->n_views == 1 &&
+                   !(p->view_src->flags & SHEAF_TENSOR_FLAG_OUTPUT)
+               ? owner
+               : NULL;
+}
+
+static void place(struct sheaf_gallocr *g, const struct sheaf_tensor *t) {
     struct entry *e = find(g, t);
-    if (!is_ours(g, t) || e->placed) return SHEAF_STATUS_SUCCESS;
+    if (!is_ours(g, t) || e->placed) return;
     struct pool *pool = &g->pools[e->pool];
-    const int own = e->pool;
     const size_t size = padded_size(pool, t);
+    e->placed = e->has_offset = true;
     for (int i = 0; i < sheaf__op_info(t->op)->in_place; i++) {
         const struct sheaf_tensor *p = t->src[i];
-        if (!p || !sheaf_are_same_layout(p, t) || p->flags & SHEAF_TENSOR_FLAG_OUTPUT) continue;
-        struct entry *pe = find(g, p), *owner = pe;
-        if (pe->n_children != 1 || pe->n_views != 0) continue;
-        if (p->view_src) { /* the whole of an owner that nothing else looks at */
-            owner = find(g, p->view_src);
-            if (owner->n_children != 0 || owner->n_views != 1 ||
-                sheaf_nbytes(p) != sheaf_nbytes(p->view_src) ||
-                p->view_src->flags & SHEAF_TENSOR_FLAG_OUTPUT)
-                continue;
-        }
-        if (!owner->placed || owner->pool != own || padded_size(pool, owner->tensor) != size)
+        struct entry *from = p && sheaf_are_same_layout(p, t) ? sole_use(g, p) : NULL;
+        if (!from || !from->placed || from->pool != e->pool ||
+            padded_size(pool, from->tensor) != size)
             continue;
-        e = find(g, t);
-        e->offset = owner->offset;
-        e->placed = e->has_offset = true;
-        owner->placed = false; /* passed on */
-        return SHEAF_STATUS_SUCCESS;
+        e->offset = from->offset;
+        from->placed = false; /* passed on */
+        return;
     }
     e->offset = take(pool, size);
-    e->placed = e->has_offset = true;
-    return SHEAF_STATUS_SUCCESS;
 }
 
 static enum sheaf_status release_if_dead(struct sheaf_gallocr *g, const struct sheaf_tensor *t) {
@@ -266,9 +268,8 @@ static enum sheaf_status set_pool(struct sheaf_gallocr *g, const struct sheaf_te
     return SHEAF_STATUS_SUCCESS;
 }
 
-/* Sizes the hash table for the graph and gives every tensor its offset. */
-static enum sheaf_status plan(struct sheaf_gallocr *g, const struct sheaf_cgraph *graph,
-                              const int *node_ids, const int *leaf_ids) {
+/* An empty table with room for every tensor that the graph names. */
+static enum sheaf_status clear_table(struct sheaf_gallocr *g, const struct sheaf_cgraph *graph) {
     size_t n = (size_t)graph->n_nodes + (size_t)graph->n_leafs, want = 64;
     /* operands may lie outside the graph, in a graph view */
     for (int i = 0; i < graph->n_nodes; i++) {
@@ -283,16 +284,20 @@ static enum sheaf_status plan(struct sheaf_gallocr *g, const struct sheaf_cgraph
         g->n_slots = want;
     }
     memset(g->table, 0, g->n_slots * sizeof *g->table);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status clear_pools(struct sheaf_gallocr *g) {
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     for (int i = 0; i < g->n_pools && !st; i++) {
         g->pools[i].n_ranges = 0;
         g->pools[i].peak = 0;
         st = insert_range(&g->pools[i], 0, (struct range){0, SIZE_MAX / 2});
     }
-    for (int i = 0; i < graph->n_leafs && !st; i++) st = set_pool(g, graph->leafs[i], leaf_ids, i);
-    for (int i = 0; i < graph->n_nodes && !st; i++) st = set_pool(g, graph->nodes[i], node_ids, i);
-    if (st) return st;
+    return st;
+}
 
+static void count_uses(struct sheaf_gallocr *g, const struct sheaf_cgraph *graph) {
     for (int i = 0; i < graph->n_nodes; i++) {
         const struct sheaf_tensor *t = graph->nodes[i];
         if (t->view_src) find(g, t->view_src)->n_views++;
@@ -300,22 +305,38 @@ static enum sheaf_status plan(struct sheaf_gallocr *g, const struct sheaf_cgraph
             if (t->src[j]) find(g, t->src[j])->n_children++;
         }
     }
+}
+
+/* The operands of a node that has run, and the node itself if no other reads it: what has no reader
+ * left is given back. */
+static enum sheaf_status end_uses(struct sheaf_gallocr *g, const struct sheaf_tensor *t) {
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (int j = 0; j < SHEAF_MAX_SRC && !st; j++) {
+        const struct sheaf_tensor *p = t->src[j];
+        if (!p || --find(g, p)->n_children) continue;
+        st = p->view_src ? end_view(g, p) : release_if_dead(g, p);
+    }
+    return !st && t->view_src && !find(g, t)->n_children ? end_view(g, t) : st;
+}
+
+/* Gives every tensor of the graph its pool and its offset there. */
+static enum sheaf_status plan(struct sheaf_gallocr *g, const struct sheaf_cgraph *graph,
+                              const int *node_ids, const int *leaf_ids) {
+    enum sheaf_status st = clear_table(g, graph);
+    if (!st) st = clear_pools(g);
+    for (int i = 0; i < graph->n_leafs && !st; i++) st = set_pool(g, graph->leafs[i], leaf_ids, i);
+    for (int i = 0; i < graph->n_nodes && !st; i++) st = set_pool(g, graph->nodes[i], node_ids, i);
+    if (st) return st;
+    count_uses(g, graph);
     /* leaves first: they are written before anything runs, so nothing may share their memory before
      * their last use */
-    for (int i = 0; i < graph->n_leafs && !st; i++) st = place(g, graph->leafs[i]);
-    for (int i = 0; i < graph->n_nodes && !st; i++) {
-        if (graph->nodes[i]->flags & SHEAF_TENSOR_FLAG_INPUT) st = place(g, graph->nodes[i]);
+    for (int i = 0; i < graph->n_leafs; i++) place(g, graph->leafs[i]);
+    for (int i = 0; i < graph->n_nodes; i++) {
+        if (graph->nodes[i]->flags & SHEAF_TENSOR_FLAG_INPUT) place(g, graph->nodes[i]);
     }
     for (int i = 0; i < graph->n_nodes && !st; i++) {
-        const struct sheaf_tensor *t = graph->nodes[i];
-        st = place(g, t);
-        for (int j = 0; j < SHEAF_MAX_SRC && !st; j++) {
-            const struct sheaf_tensor *p = t->src[j];
-            if (!p || --find(g, p)->n_children) continue;
-            st = p->view_src ? end_view(g, p) : release_if_dead(g, p);
-        }
-        if (!st && t->view_src && !find(g, t)->n_children)
-            st = end_view(g, t); /* no node reads it */
+        place(g, graph->nodes[i]);
+        st = end_uses(g, graph->nodes[i]);
     }
     return st;
 }
