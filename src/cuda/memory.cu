@@ -4,6 +4,7 @@
  * and is waited for: backends have streams that do not wait for others. */
 #include <stdlib.h>
 
+#include "backend/host_memory.h"
 #include "cuda/device.h"
 
 /* Behind the last tensor: kernels read rows in whole pieces of 16 bytes (mul_vec.cu). */
@@ -185,38 +186,15 @@ const struct sheaf_backend_buffer_type_i sheaf__cuda_buft_i = device_buft_i();
 
 static void host_free(sheaf_backend_buffer_t buffer) { cudaFreeHost(buffer->context); }
 
-static enum sheaf_status host_memset(sheaf_backend_buffer_t buffer, struct sheaf_tensor *t,
-                                     uint8_t value, size_t offset, size_t size) {
-    (void)buffer;
-    memset((char *)t->data + offset, value, size);
-    return SHEAF_STATUS_SUCCESS;
-}
-static enum sheaf_status host_set(sheaf_backend_buffer_t buffer, struct sheaf_tensor *t,
-                                  const void *data, size_t offset, size_t size) {
-    (void)buffer;
-    memcpy((char *)t->data + offset, data, size);
-    return SHEAF_STATUS_SUCCESS;
-}
-static enum sheaf_status host_get(sheaf_backend_buffer_t buffer, const struct sheaf_tensor *t,
-                                  void *data, size_t offset, size_t size) {
-    (void)buffer;
-    memcpy(data, (const char *)t->data + offset, size);
-    return SHEAF_STATUS_SUCCESS;
-}
-static enum sheaf_status host_clear(sheaf_backend_buffer_t buffer, uint8_t value) {
-    memset(buffer->context, value, buffer->size);
-    return SHEAF_STATUS_SUCCESS;
-}
-
 static struct sheaf_backend_buffer_i pinned_buffer_i() {
     struct sheaf_backend_buffer_i i;
     memset(&i, 0, sizeof i);
     i.free_buffer = host_free;
     i.get_base = buffer_base;
-    i.memset_tensor = host_memset;
-    i.set_tensor = host_set;
-    i.get_tensor = host_get;
-    i.clear = host_clear;
+    i.memset_tensor = sheaf__host_memset_tensor;
+    i.set_tensor = sheaf__host_set_tensor;
+    i.get_tensor = sheaf__host_get_tensor;
+    i.clear = sheaf__host_clear;
     return i;
 }
 static const struct sheaf_backend_buffer_i host_buffer_i = pinned_buffer_i();

@@ -1,7 +1,6 @@
 /* Compute buffers of a member in memory that the other members of its host read (sheaf_comm_alloc):
  * a product is summed where it was computed. For devices that compute in any host memory. */
-#include <stdlib.h>
-
+#include "backend/host_memory.h"
 #include "meta/meta_impl.h"
 
 static struct meta_shared *owner(sheaf_backend_buffer_t buffer) { return buffer->buft->context; }
@@ -9,38 +8,14 @@ static struct meta_shared *owner(sheaf_backend_buffer_t buffer) { return buffer-
 static void free_buffer(sheaf_backend_buffer_t buffer) {
     sheaf_comm_dealloc(owner(buffer)->comm, owner(buffer)->member, buffer->context);
 }
-static void *get_base(sheaf_backend_buffer_t buffer) { return buffer->context; }
-
-static enum sheaf_status memset_tensor(sheaf_backend_buffer_t buffer, struct sheaf_tensor *t,
-                                       uint8_t value, size_t offset, size_t size) {
-    (void)buffer;
-    memset((char *)t->data + offset, value, size);
-    return SHEAF_STATUS_SUCCESS;
-}
-static enum sheaf_status set_tensor(sheaf_backend_buffer_t buffer, struct sheaf_tensor *t,
-                                    const void *data, size_t offset, size_t size) {
-    (void)buffer;
-    memcpy((char *)t->data + offset, data, size);
-    return SHEAF_STATUS_SUCCESS;
-}
-static enum sheaf_status get_tensor(sheaf_backend_buffer_t buffer, const struct sheaf_tensor *t,
-                                    void *data, size_t offset, size_t size) {
-    (void)buffer;
-    memcpy(data, (const char *)t->data + offset, size);
-    return SHEAF_STATUS_SUCCESS;
-}
-static enum sheaf_status clear(sheaf_backend_buffer_t buffer, uint8_t value) {
-    memset(buffer->context, value, buffer->size);
-    return SHEAF_STATUS_SUCCESS;
-}
 
 static const struct sheaf_backend_buffer_i buffer_iface = {
     .free_buffer = free_buffer,
-    .get_base = get_base,
-    .memset_tensor = memset_tensor,
-    .set_tensor = set_tensor,
-    .get_tensor = get_tensor,
-    .clear = clear,
+    .get_base = sheaf__host_get_base,
+    .memset_tensor = sheaf__host_memset_tensor,
+    .set_tensor = sheaf__host_set_tensor,
+    .get_tensor = sheaf__host_get_tensor,
+    .clear = sheaf__host_clear,
 };
 
 static const char *buft_name(sheaf_backend_buffer_type_t buft) {

@@ -3,11 +3,11 @@
  * Large buffers are mapped and their pages stay untouched until they are used, so that weights are
  * resident once they are read and not before; on machines of several NUMA domains they are placed
  * in the device's domain. Small ones come from the heap. Every buffer is 64-byte aligned. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
+#include "backend/host_memory.h"
 #include "base/arith.h"
 #include "cpu/device/device.h"
 
@@ -37,27 +37,6 @@ static void *buffer_base(sheaf_backend_buffer_t buffer) {
     return ((struct memory *)buffer->context)->data;
 }
 
-static enum sheaf_status buffer_memset(sheaf_backend_buffer_t buffer, struct sheaf_tensor *t,
-                                       uint8_t value, size_t offset, size_t size) {
-    (void)buffer;
-    memset((char *)t->data + offset, value, size);
-    return SHEAF_STATUS_SUCCESS;
-}
-
-static enum sheaf_status buffer_set(sheaf_backend_buffer_t buffer, struct sheaf_tensor *t,
-                                    const void *data, size_t offset, size_t size) {
-    (void)buffer;
-    memcpy((char *)t->data + offset, data, size);
-    return SHEAF_STATUS_SUCCESS;
-}
-
-static enum sheaf_status buffer_get(sheaf_backend_buffer_t buffer, const struct sheaf_tensor *t,
-                                    void *data, size_t offset, size_t size) {
-    (void)buffer;
-    memcpy(data, (const char *)t->data + offset, size);
-    return SHEAF_STATUS_SUCCESS;
-}
-
 /* The pages of a new mapping are zero when they are touched, and a cache for 100,000 tokens must
  * not be touched for ten. Later clears write: what was used is used again. */
 static enum sheaf_status buffer_clear(sheaf_backend_buffer_t buffer, uint8_t value) {
@@ -68,29 +47,22 @@ static enum sheaf_status buffer_clear(sheaf_backend_buffer_t buffer, uint8_t val
     return SHEAF_STATUS_SUCCESS;
 }
 
-static void *foreign_base(sheaf_backend_buffer_t buffer) { return buffer->context; }
-
-static enum sheaf_status foreign_clear(sheaf_backend_buffer_t buffer, uint8_t value) {
-    if (buffer->size) memset(buffer->context, value, buffer->size);
-    return SHEAF_STATUS_SUCCESS;
-}
-
 static const struct sheaf_backend_buffer_i buffer_iface = {
     .free_buffer = buffer_free,
     .get_base = buffer_base,
-    .memset_tensor = buffer_memset,
-    .set_tensor = buffer_set,
-    .get_tensor = buffer_get,
+    .memset_tensor = sheaf__host_memset_tensor,
+    .set_tensor = sheaf__host_set_tensor,
+    .get_tensor = sheaf__host_get_tensor,
     .clear = buffer_clear,
 };
 
 /* The same on memory of the caller's, which is not freed. */
 static const struct sheaf_backend_buffer_i foreign_iface = {
-    .get_base = foreign_base,
-    .memset_tensor = buffer_memset,
-    .set_tensor = buffer_set,
-    .get_tensor = buffer_get,
-    .clear = foreign_clear,
+    .get_base = sheaf__host_get_base,
+    .memset_tensor = sheaf__host_memset_tensor,
+    .set_tensor = sheaf__host_set_tensor,
+    .get_tensor = sheaf__host_get_tensor,
+    .clear = sheaf__host_clear,
 };
 
 enum sheaf_status sheaf__cpu_buffer_from_ptr(sheaf_backend_dev_t dev, void *ptr, size_t size,

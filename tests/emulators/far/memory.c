@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "backend/host_memory.h"
 #include "far.h"
 #include "sheaf/cpu.h"
 
@@ -208,30 +209,12 @@ static enum sheaf_status host_clear(sheaf_backend_buffer_t buffer, uint8_t value
     memset(host_base(buffer), value, buffer->size);
     return SHEAF_STATUS_SUCCESS;
 }
-static enum sheaf_status host_set(sheaf_backend_buffer_t buffer, struct sheaf_tensor *t,
-                                  const void *data, size_t offset, size_t size) {
-    (void)buffer;
-    memcpy((char *)t->data + offset, data, size);
-    return SHEAF_STATUS_SUCCESS;
-}
-static enum sheaf_status host_get(sheaf_backend_buffer_t buffer, const struct sheaf_tensor *t,
-                                  void *data, size_t offset, size_t size) {
-    (void)buffer;
-    memcpy(data, (const char *)t->data + offset, size);
-    return SHEAF_STATUS_SUCCESS;
-}
-static enum sheaf_status host_memset(sheaf_backend_buffer_t buffer, struct sheaf_tensor *t,
-                                     uint8_t value, size_t offset, size_t size) {
-    (void)buffer;
-    memset((char *)t->data + offset, value, size);
-    return SHEAF_STATUS_SUCCESS;
-}
 static const struct sheaf_backend_buffer_i host_i = {
     .free_buffer = host_free,
     .get_base = host_base,
-    .memset_tensor = host_memset,
-    .set_tensor = host_set,
-    .get_tensor = host_get,
+    .memset_tensor = sheaf__host_memset_tensor,
+    .set_tensor = sheaf__host_set_tensor,
+    .get_tensor = sheaf__host_get_tensor,
     .clear = host_clear,
 };
 
