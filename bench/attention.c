@@ -11,6 +11,7 @@
 
 #include "sheaf/sheaf.h"
 
+#include "base/sort.h"
 #include "bench.h"
 
 enum { ROUNDS = 9, MAX_NODES = 64, CACHE = 96 << 20 /* bytes read in one go: more than a cache */ };
@@ -181,7 +182,8 @@ static void in_turns(sheaf_backend_t backend, const struct shape *s, struct job 
            "|---|---:|---:|---:|---:|---:|---:|\n",
            s->name, (long long)n, n > 1 ? "ies" : "y", (long long)t, names[0]);
     for (int i = 0; i < n_jobs; i++) {
-        const double us = 1e6 * median_of(took[i], TURNS), beside = median_of(ratio[i], TURNS);
+        const double us = 1e6 * sheaf__median_of_reals(took[i], TURNS),
+                     beside = sheaf__median_of_reals(ratio[i], TURNS);
         printf("| %s | %.1f | %.0f | %.1f | %.2f | %.2f | %.2f |\n", names[i], us, job[i].bytes,
                1e-3 * job[i].bytes / us, beside, ratio[i][0], ratio[i][TURNS - 1]);
         close_job(&job[i]);

@@ -1,4 +1,4 @@
-/* Shared by the benchmarks: clocks, medians, and the end of a program that cannot go on.
+/* Shared by the benchmarks: clocks, and the end of a program that cannot go on.
  * Header only. */
 #ifndef SHEAF_BENCH_BENCH_H
 #define SHEAF_BENCH_BENCH_H
@@ -8,7 +8,6 @@
 #include <time.h>
 
 #include "base/clock.h"
-#include "base/sort.h"
 #include "sheaf/status.h"
 
 /* p; if it is NULL, prints the library's last error and ends the program. */
@@ -29,12 +28,6 @@ static inline double cpu_seconds(void) {
     struct timespec t;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-/* Sorts the n numbers. */
-static inline double median_of(double *x, size_t n) {
-    qsort(x, n, sizeof *x, sheaf__by_double);
-    return x[n / 2];
 }
 
 #endif

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "sheaf/graph.h"
+#include "base/sort.h"
 
 enum { LINE = 64, MOST = 64 * 1024, ROUNDS = 401, PINGS = 200 };
 
@@ -91,15 +91,6 @@ static void *other_core(void *unused) {
     return unused;
 }
 
-static int ascending(const void *a, const void *b) {
-    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-static double median(uint64_t *times) {
-    qsort(times, ROUNDS, sizeof *times, ascending);
-    return (double)times[ROUNDS / 2];
-}
-
 int main(int argc, char **argv) {
     const cpu_set_t here = only(argc == 3 ? atoi(argv[1]) : 0),
                     there = only(argc == 3 ? atoi(argv[2]) : 1);
@@ -122,7 +113,7 @@ int main(int argc, char **argv) {
         times[r] = sheaf__time_ns() - begin;
     }
     printf("%-48s %6.0f ns\n%-48s %9s %9s\n", "one-way latency of a flag",
-           median(times) / (2 * PINGS), "ns a line of", "4 KiB", "64 KiB");
+           (double)sheaf__median(times, ROUNDS) / (2 * PINGS), "ns a line of", "4 KiB", "64 KiB");
     for (size_t c = 0; c < CASES; c++) {
         printf("%-48s", cases[c].name);
         for (size_t s = 0; s < 2; s++) {
@@ -135,7 +126,7 @@ int main(int argc, char **argv) {
                 cases[c].timed(sizes[s]);
                 times[r] = sheaf__time_ns() - begin;
             }
-            printf(" %9.1f", median(times) / (double)(sizes[s] / LINE));
+            printf(" %9.1f", (double)sheaf__median(times, ROUNDS) / (double)(sizes[s] / LINE));
         }
         printf("\n");
     }

@@ -11,6 +11,7 @@
 
 #include "sheaf/sheaf.h"
 
+#include "base/sort.h"
 #include "bench.h"
 
 typedef struct sheaf_tensor T;
@@ -289,7 +290,7 @@ static double measure(sheaf_backend_t backend, const struct bench_case *x, int r
     sheaf_backend_buffer_free(buffer);
     sheaf_free(nodes);
     sheaf_free(leaves);
-    return median_of(taken, (size_t)n) / repeats;
+    return sheaf__median_of_reals(taken, (size_t)n) / repeats;
 }
 
 static int repeats_of(sheaf_backend_t backend, const struct bench_case *x) {

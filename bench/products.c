@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/sort.h"
 #include "cpu/kernels/kernels.h"
 #include "sheaf/sheaf.h"
 
@@ -200,10 +201,11 @@ static void each_type(sheaf_backend_t backend) {
             ratio[i] = seconds_portable(&one) / token[i];
             prompt[i] = seconds_of(backend, &many);
         }
-        const double us = 1e6 * median_of(token, ROUNDS), ms = 1e3 * median_of(prompt, ROUNDS);
+        const double us = 1e6 * sheaf__median_of_reals(token, ROUNDS),
+                     ms = 1e3 * sheaf__median_of_reals(prompt, ROUNDS);
         printf("| %s | %.4g | %.0f | %.1f | %.1f | %.1f | %.0f |\n", sheaf_type_name(all[t]),
-               8 * bytes / ALL_K / ALL_M, us, 1e-3 * bytes / us, median_of(ratio, ROUNDS), ms,
-               2e-6 * ALL_K * ALL_M * PROMPT / ms);
+               8 * bytes / ALL_K / ALL_M, us, 1e-3 * bytes / us,
+               sheaf__median_of_reals(ratio, ROUNDS), ms, 2e-6 * ALL_K * ALL_M * PROMPT / ms);
         fflush(stdout);
         drop(&one);
         drop(&many);
@@ -230,7 +232,7 @@ static void few_columns(sheaf_backend_t backend, int64_t k, const enum sheaf_typ
         }
         printf("\n| %s |", sheaf_type_name(of[t]));
         for (int n = 0; n < COUNTS; n++) {
-            const double us = 1e6 * median_of(took[n], ROUNDS);
+            const double us = 1e6 * sheaf__median_of_reals(took[n], ROUNDS);
             printf(" %.0f |", us * (1 << 20) / (double)sheaf_nbytes(p[n].w));
             drop(&p[n]);
         }

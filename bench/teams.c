@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/sort.h"
 #include "cpu/device/team.h"
 #include "cpu/kernels/kernels.h"
 
@@ -62,7 +63,7 @@ static double run_us(struct sheaf__cpu_team *team, sheaf__cpu_team_fn fn, void *
         sheaf__cpu_team_run(team, fn, user);
         t[i] = 1e6 * (sheaf__seconds() - start);
     }
-    return median_of(t, RUNS);
+    return sheaf__median_of_reals(t, RUNS);
 }
 
 static struct sheaf__cpu_team *new_team(struct cores *cores, int n, bool shared) {

@@ -6,9 +6,7 @@
 #include "base/sort.h"
 
 #include <arpa/inet.h>
-#include <errno.h>
 #include <ifaddrs.h>
-#include <inttypes.h>
 #include <math.h>
 #include <net/if.h>
 #include <stdarg.h>
@@ -283,8 +281,7 @@ static double time_calls(struct sheaf_comm *comm, int member, float *data, size_
             *st = sheaf_comm_all_reduce(comm, member, data, n, &what);
         seconds[turn] = (sheaf__seconds() - start) / calls;
     }
-    qsort(seconds, TURNS, sizeof *seconds, sheaf__by_double);
-    return seconds[TURNS / 2];
+    return sheaf__median_of_reals(seconds, TURNS);
 }
 
 /* An all-reduce between the first ranks of two hosts: the exchange of one message. */
@@ -314,8 +311,7 @@ static enum sheaf_status measure(struct link *l, float *data) {
 /* v [n]: room. */
 static double median(const struct link *links, int n, bool latency, double *v) {
     for (int i = 0; i < n; i++) v[i] = latency ? links[i].us : links[i].gb_s;
-    qsort(v, (size_t)n, sizeof *v, sheaf__by_double);
-    return v[n / 2];
+    return sheaf__median_of_reals(v, (size_t)n);
 }
 
 static void judge(const struct link *links, int n, double *room) {

@@ -69,12 +69,6 @@ struct probe {
     uint64_t times[MOST_TIMES][MAX_ROUNDS]; /* of the measurement that is made */
 };
 
-static uint64_t quantile(uint64_t *times, int n, int k, int of) {
-    qsort(times, (size_t)n, sizeof *times, sheaf__by_u64);
-    return times[n * k / of];
-}
-static uint64_t median(uint64_t *times, int n) { return quantile(times, n, 1, 2); }
-
 /* ---- exchanges ---- */
 
 static void begin(struct probe *p) {
@@ -138,7 +132,8 @@ static enum sheaf_status measure_sizes(struct probe *p, struct figures *f) {
                         &p->times[i][round < 0 ? 0 : round]);
         if (!st) st = go_on(p, round, &more);
     }
-    for (int i = 0; i < SIZES && !st; i++) f->exchange[i] = median(p->times[i], round);
+    for (int i = 0; i < SIZES && !st; i++)
+        f->exchange[i] = sheaf__median(p->times[i], (size_t)round);
     return st;
 }
 
@@ -159,7 +154,8 @@ static enum sheaf_status measure_streams(struct probe *p, struct figures *f) {
                         part_bytes(comm, (uint64_t)i), &p->times[i][round < 0 ? 0 : round]);
         if (!st) st = go_on(p, round, &more);
     }
-    for (int i = 0; i < STREAMS && !st; i++) f->stream[i] = median(p->times[i], round);
+    for (int i = 0; i < STREAMS && !st; i++)
+        f->stream[i] = sheaf__median(p->times[i], (size_t)round);
     return st;
 }
 
@@ -191,7 +187,7 @@ static enum sheaf_status measure_schemes(struct probe *p, struct figures *f) {
         if (!st) st = go_on(p, round, &more);
     }
     for (int i = 0; i < SCHEMES * ENDS && !st && round > 0; i++)
-        f->scheme[i / ENDS][i % ENDS] = quantile(p->times[i], round, 1, 4);
+        f->scheme[i / ENDS][i % ENDS] = sheaf__quantile(p->times[i], (size_t)round, 1, 4);
     return st;
 }
 

@@ -6,7 +6,6 @@
 
 #include "base/sort.h"
 #include "base/thread.h"
-#include "comm/measure/measure.h"
 #include "comm/transport/transport.h"
 
 enum {
@@ -15,11 +14,6 @@ enum {
     PATIENCE_NS = 100000000, /* for a step of the measurement in shared memory */
 };
 static const char WHAT[] = "measure links";
-
-static int64_t median(uint64_t *times, int n) {
-    qsort(times, (size_t)n, sizeof *times, sheaf__by_u64);
-    return n ? (int64_t)times[n / 2] : 0;
-}
 
 /* ---- in shared memory: the first two members of a host ---- */
 
@@ -69,7 +63,7 @@ static void *act(void *arg) {
             }
         }
         if (!me->ok) return NULL;
-        const int64_t ns = median(times, SHARED_ROUNDS);
+        const int64_t ns = (int64_t)sheaf__median(times, SHARED_ROUNDS);
         if (me->place == 0 && phase == 0) probe->latency_ns = ns / 2 + 1;
         if (me->place == 1 && phase == 1) probe->byte_ps = ns * 1000 / (int64_t)bytes + 1;
     }
