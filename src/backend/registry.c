@@ -233,20 +233,17 @@ enum sheaf_status sheaf_backend_init_by_type(enum sheaf_backend_dev_type type, c
 enum sheaf_status sheaf_backend_init_from_string(const char *text, sheaf_backend_t *out) {
     *out = NULL;
     char name[MAX_NAME];
-    const size_t whole = text ? strlen(text) : 0;
-    sheaf_backend_dev_t dev = NULL;
+    if (!text) text = "";
+    snprintf(name, sizeof name, "%s", text);
     /* names of devices have colons too (ggml:CPU): the longest name counts */
-    size_t n = whole < sizeof name ? whole : sizeof name - 1;
-    snprintf(name, sizeof name, "%s", text ? text : "");
-    for (char *cut; whole && !(dev = sheaf_backend_dev_by_name(name)) && (cut = strrchr(name, ':'));
-         n = (size_t)(cut - name))
+    sheaf_backend_dev_t dev = sheaf_backend_dev_by_name(name);
+    for (char *cut; !dev && (cut = strrchr(name, ':')); dev = sheaf_backend_dev_by_name(name))
         *cut = '\0';
-    if (dev) n = strlen(name);
-    const char *colon = whole > n && text[n] == ':' ? text + n : NULL;
+    const size_t n = strlen(name);
+    const char *colon = text[n] == ':' ? text + n : NULL;
     if (n == 0 || (!dev && n == sizeof name - 1)) {
         return sheaf_set_error(SHEAF_STATUS_INVALID,
-                               "start backend '%s': it wants NAME or NAME:PARAMS",
-                               text ? text : "");
+                               "start backend '%s': it wants NAME or NAME:PARAMS", text);
     }
     sheaf_backend_reg_t reg = dev ? NULL : sheaf_backend_reg_by_name(name);
     if (reg && sheaf_backend_reg_dev_count(reg)) dev = sheaf_backend_reg_dev_get(reg, 0);

@@ -225,11 +225,7 @@ enum sheaf_status sheaf__meta_find_program(struct meta_backend *b, const struct 
                       graph->n_nodes ? graph->nodes[graph->n_nodes - 1]->name : "");
     st = plan_program(b, graph, st, &p);
     sheaf_world_enter(SHEAF_PHASE_IDLE, NULL);
-    if (st) {
-        sheaf__meta_program_free(p, b->dev->n_local);
-        return st;
-    }
-    st = make_room(b, graph->n_nodes); /* the same on every rank */
+    if (!st) st = make_room(b, graph->n_nodes); /* the same on every rank */
     if (st) {
         sheaf__meta_program_free(p, b->dev->n_local);
         return st;

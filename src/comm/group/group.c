@@ -227,13 +227,17 @@ static enum sheaf_status choose_spins(struct sheaf_comm *comm) {
     return st;
 }
 
-static void write_text(struct sheaf_comm *comm) {
+static void set_levels(struct sheaf_comm *comm) {
     int most = 0;
     for (int h = 0; h < comm->n_hosts; h++)
         most = comm->hosts[h].n > most ? comm->hosts[h].n : most;
     comm->levels[SHEAF_COMM_LEVEL_SHARED].link.n = most;
     comm->levels[SHEAF_COMM_LEVEL_HOSTS].link.n = comm->n_hosts;
     comm->levels[SHEAF_COMM_LEVEL_HOSTS].wire_type = comm->wire_type;
+}
+
+static void write_text(struct sheaf_comm *comm) {
+    const int most = comm->levels[SHEAF_COMM_LEVEL_SHARED].link.n;
     char shm[24] = "", mpi[32] = "";
     if (most > 1) snprintf(shm, sizeof shm, "shm(%d)", most);
     if (comm->n_hosts > 1) snprintf(mpi, sizeof mpi, "mpi(%d hosts)", comm->n_hosts);
@@ -276,6 +280,7 @@ enum sheaf_status sheaf_comm_new(const int *member_rank, int n_members,
     if ((st = sheaf_world_agree(st, WHAT))) goto fail;
     if ((st = map_memory(comm))) goto fail;
     if ((st = choose_spins(comm))) goto fail;
+    set_levels(comm);
     write_text(comm);
     if (comm->n_hosts > 1 && (st = sheaf__measure_hosts(comm))) goto fail;
     *out = comm;
