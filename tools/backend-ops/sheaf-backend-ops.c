@@ -15,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <time.h>
 
 #include "backend_ops.h"
 #include "base/clock.h"
@@ -485,9 +484,8 @@ static const struct option option_table[] = {
      NULL},
     {"--tamper", NULL, OPTION_FLAG, AT(tamper), 0, 0, 0, NULL,
      "spoil every result of test: it must fail", NULL},
-    {"--help", "-h", OPTION_FLAG, AT(help), 0, 0, 0, NULL, "this text", NULL},
-    {"--version", NULL, OPTION_FLAG, AT(version), 0, 0, 0, NULL,
-     "version, commit and compiler of the library, kernels of this CPU", NULL},
+    TOOL_HELP(AT(help)),
+    TOOL_VERSION(AT(version)),
 };
 #undef AT
 

@@ -271,9 +271,8 @@ static const struct option options[] = {
      "f32, bf16, q8_0: how sums travel between hosts (SHEAF_COMM_WIRE, or f32)", "f32|bf16|q8_0"},
     {"--slot", NULL, OPTION_SIZE, AT(slot), 0, 1, 1 << 30, "SIZE",
      "of a member's slot in shared memory (the library's)", NULL},
-    {"--help", "-h", OPTION_FLAG, AT(help), 0, 0, 0, NULL, "this text", NULL},
-    {"--version", NULL, OPTION_FLAG, AT(version), 0, 0, 0, NULL,
-     "version, commit and compiler of the library, kernels of this CPU", NULL},
+    TOOL_HELP(AT(help)),
+    TOOL_VERSION(AT(version)),
 };
 #undef AT
 

@@ -34,7 +34,26 @@ enum sheaf_status tool_check_split(const char *split);
 /* The same of --devices: NULL, all or names, each once, of lower ranks first. Only the job knows
  * which devices there are. */
 enum sheaf_status tool_check_devices(const char *list);
-/* The row of --split-sums in a tool's table, for the field at `offset`. */
+/* Rows that several tools have in their tables, for the field at `offset`. */
+#define TOOL_HELP(offset)                                                                          \
+    { "--help", "-h", OPTION_FLAG, offset, 0, 0, 0, NULL, "this text", NULL }
+#define TOOL_VERSION(offset)                                                                       \
+    {                                                                                              \
+        "--version", NULL, OPTION_FLAG, offset, 0, 0, 0, NULL,                                     \
+            "version, commit and compiler of the library, kernels of this CPU", NULL               \
+    }
+#define TOOL_SINGLE(offset)                                                                        \
+    {                                                                                              \
+        "--single", NULL, OPTION_FLAG, offset, 0, 0, 0, NULL,                                      \
+            "the first device alone, without the meta device (one rank)", NULL                     \
+    }
+#define TOOL_FAST(offset)                                                                          \
+    {                                                                                              \
+        "--fast", NULL, OPTION_FLAG, offset, 0, 0, 0, NULL,                                        \
+            "products on CPUs with activations of 8 bits: faster, but results differ a little, "   \
+            "and from split to split (SHEAF_CPU_ACTIVATIONS=q8)",                                  \
+            NULL                                                                                   \
+    }
 #define TOOL_SPLIT_SUMS(offset)                                                                    \
     {                                                                                              \
         "--split-sums", NULL, OPTION_CHOICE, offset, 0, 0, 0, "S",                                 \

@@ -82,9 +82,8 @@ static const struct option option_table[] = {
      "the settings (SHEAF_... variables): values in force, where they came from, ranges; alone, "
      "and before the ranks meet",
      NULL},
-    {"--help", "-h", OPTION_FLAG, AT(help), 0, 0, 0, NULL, "this text", NULL},
-    {"--version", NULL, OPTION_FLAG, AT(version), 0, 0, 0, NULL,
-     "version, commit and compiler of the library, kernels of this CPU", NULL},
+    TOOL_HELP(AT(help)),
+    TOOL_VERSION(AT(version)),
 };
 #undef AT
 

@@ -56,9 +56,8 @@ static const struct option options[] = {
     {"--tied", NULL, OPTION_FLAG, AT(p.tied), 0, 0, 0, NULL,
      "the embeddings are the output matrix too", NULL},
     {"--seed", NULL, OPTION_INT, AT(p.seed), 0, 0, 9e18, "N", "(1)", NULL},
-    {"--help", "-h", OPTION_FLAG, AT(help), 0, 0, 0, NULL, "this text", NULL},
-    {"--version", NULL, OPTION_FLAG, AT(version), 0, 0, 0, NULL,
-     "version, commit and compiler of the library, kernels of this CPU", NULL},
+    TOOL_HELP(AT(help)),
+    TOOL_VERSION(AT(version)),
 };
 #undef AT
 #undef COUNT

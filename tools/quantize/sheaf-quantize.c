@@ -283,9 +283,8 @@ static const struct option options[] = {
     {"--dry-run", NULL, OPTION_FLAG, AT(dry_run), 0, 0, 0, NULL,
      "print the types and sizes, write nothing", NULL},
     {"--threads", "-t", OPTION_INT, AT(threads), 0, 1, MAX_THREADS, "N", "(all CPUs)", NULL},
-    {"--help", "-h", OPTION_FLAG, AT(help), 0, 0, 0, NULL, "this text", NULL},
-    {"--version", NULL, OPTION_FLAG, AT(version), 0, 0, 0, NULL,
-     "version, commit and compiler of the library, kernels of this CPU", NULL},
+    TOOL_HELP(AT(help)),
+    TOOL_VERSION(AT(version)),
 };
 #undef AT
 

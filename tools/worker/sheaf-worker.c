@@ -36,9 +36,8 @@ struct options {
 
 #define AT(field) offsetof(struct options, field)
 static const struct option option_table[] = {
-    {"--help", "-h", OPTION_FLAG, AT(help), 0, 0, 0, NULL, "this text", NULL},
-    {"--version", NULL, OPTION_FLAG, AT(version), 0, 0, 0, NULL,
-     "version, commit and compiler of the library, kernels of this CPU", NULL},
+    TOOL_HELP(AT(help)),
+    TOOL_VERSION(AT(version)),
 };
 #undef AT
 
