@@ -183,11 +183,6 @@ static void take_members(struct meta_device *m, const sheaf_backend_dev_t *devs,
     }
 }
 
-static enum sheaf_status find_support(struct meta_device *m) {
-    m->support = sheaf__meta_support_new(m->members, m->member_rank, m->n_members);
-    return m->support ? SHEAF_STATUS_SUCCESS : no_memory();
-}
-
 static int count_ranks(const struct meta_device *m) {
     int n = 0;
     for (int i = 0; i < m->n_members; i++)
@@ -223,7 +218,8 @@ enum sheaf_status sheaf_backend_meta_device(const sheaf_backend_dev_t *devs, siz
     st = sheaf_world_agree(new_device(n_devs, &m), "meta device");
     if (st) goto out;
     take_members(m, devs, n_devs);
-    st = sheaf_world_agree(find_support(m), "meta device");
+    st = sheaf__meta_support_new(m->members, m->member_rank, m->n_members, &m->support);
+    st = sheaf_world_agree(st, "meta device");
     if (st) goto out;
     m->base = (struct sheaf_backend_device){.iface = &device_iface, .context = m};
     m->buft = (struct sheaf_backend_buffer_type){

@@ -90,26 +90,33 @@ static void choose_asked(struct meta_support *s, const struct known *k) {
     }
 }
 
-struct meta_support *sheaf__meta_support_new(const sheaf_backend_dev_t *members, const int *rank,
-                                             int n) {
+enum sheaf_status sheaf__meta_support_new(const sheaf_backend_dev_t *members, const int *rank,
+                                          int n, struct meta_support **out) {
     struct known k = {.members = members, .member_rank = rank, .n_members = n};
-    struct meta_support *s = calloc(1, sizeof *s);
-    if (!s) goto fail;
+    *out = NULL;
     /* one rank drives all members; the job's list would keep every module loaded */
-    if (sheaf_world_size() > 1 && sheaf_world_devices(&k.devices, &k.n_devices)) goto fail;
+    if (sheaf_world_size() > 1) {
+        const enum sheaf_status st = sheaf_world_devices(&k.devices, &k.n_devices);
+        if (st) return st;
+    }
+    struct meta_support *s = calloc(1, sizeof *s);
+    if (!s) goto full;
     s->asked = calloc((size_t)n, sizeof(sheaf_backend_dev_t));
-    if (!s->asked) goto fail;
+    if (!s->asked) goto full;
     choose_asked(s, &k);
     s->is_local = true;
     for (int i = 0; i < n && s->is_local; i++)
         s->is_local = !is_first_of_its_kind(&k, i) || is_everywhere(&k, i);
-    if (s->is_local) return s;
-    s->answers = calloc(ROOM, sizeof *s->answers);
-    s->votes = malloc((size_t)sheaf_world_size());
-    if (s->answers && s->votes) return s;
-fail:
+    if (!s->is_local) {
+        s->answers = calloc(ROOM, sizeof *s->answers);
+        s->votes = malloc((size_t)sheaf_world_size());
+        if (!s->answers || !s->votes) goto full;
+    }
+    *out = s;
+    return SHEAF_STATUS_SUCCESS;
+full:
     sheaf__meta_support_free(s);
-    return NULL;
+    return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "meta device: out of memory");
 }
 
 void sheaf__meta_support_free(struct meta_support *s) {

@@ -6,9 +6,9 @@
 
 struct meta_support;
 
-/* members [n] with their ranks. NULL: out of memory. */
-struct meta_support *sheaf__meta_support_new(const sheaf_backend_dev_t *members, const int *rank,
-                                             int n);
+/* members [n] with their ranks. Collective: may list the devices of the job. */
+enum sheaf_status sheaf__meta_support_new(const sheaf_backend_dev_t *members, const int *rank,
+                                          int n, struct meta_support **out);
 void sheaf__meta_support_free(struct meta_support *s); /* accepts NULL */
 /* The same answer on every rank. Collective if it asks all. */
 bool sheaf__meta_supports(struct meta_support *s, const struct sheaf_tensor *op);

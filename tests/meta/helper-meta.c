@@ -1,6 +1,7 @@
 /* Runs the meta scenario over all devices of the job; started under mpirun by test-meta.c. Prints
  * "ok N members" on rank 0. Argument "leave": the last rank drives no member, so mirrored results
- * must reach it by message. */
+ * must reach it by message; "unlisted": each rank gives its first device, and has not listed those of
+ * the job. */
 #include "meta_scenario.h"
 #include "start_job.h"
 
@@ -9,6 +10,10 @@ int main(int argc, char **argv) {
     if (start_job()) {
         fprintf(stderr, "%s\n", sheaf_last_error());
         return 1;
+    }
+    if (argc > 1 && !strcmp(argv[1], "unlisted")) {
+        const sheaf_backend_dev_t first = sheaf_backend_dev_get(0);
+        return end_job(run_meta_scenario(&first, 1, SHEAF_TYPE_F32, false), 1);
     }
     const sheaf_backend_dev_t *devices;
     size_t n, used = 0;

@@ -45,6 +45,15 @@ Test(meta_mpirun, two_members_a_rank) { computes(2, TWO_A_RANK, "", "ok 4 member
 Test(meta_mpirun, ranks_as_hosts) { computes(3, HOSTS, "", "ok 3 members on 3 ranks"); }
 Test(meta_mpirun, rank_without_member) { computes(3, "", "leave", "ok 2 members on 3 ranks"); }
 
+/* The meta device lists the devices of the job itself then, and says why it cannot. */
+Test(meta_mpirun, a_wrong_list_of_devices_is_named) {
+    char out[8192];
+    const int status = run_mpirun(2, "SHEAF_CPU_THREADS=1 SHEAF_DEVICES=CPU7", 60, out, sizeof out,
+                                  "helper-meta unlisted");
+    cr_assert_gt(status, 0, "status %d:\n%s", status, out);
+    cr_assert(strstr(out, "SHEAF_DEVICES: no rank has a device 'CPU7'"), "%s", out);
+}
+
 /* Loading where only some ranks can read. The bytes are what the ranks that cannot hold. */
 static void loads(int np, const char *env, const char *args, const char *want) {
     run_helper("helper-load", np, env, args, want);
