@@ -40,7 +40,6 @@ enum state { ABSENT, OPEN, HERE, GONE, BROKEN };
 struct seat { /* of a member, in shared memory */
     uint32_t state;
     uint32_t pid;
-    uint64_t address; /* of its places, for members of the same process */
     cudaIpcMemHandle_t handle;
     alignas(64) uint64_t step; /* what its places hold */
 };
@@ -193,7 +192,6 @@ enum sheaf_status take_seat(struct made *m, struct local *l) {
     if (m->group.n > m->group.n_local) e = cudaIpcGetMemHandle(&s->handle, p);
     if (e) return sheaf__cuda_error(name, e, "sharing memory with other processes");
     s->pid = (uint32_t)getpid();
-    s->address = (uint64_t)(uintptr_t)p;
     struct sheaf__sum nothing;
     memset(&nothing, 0, sizeof nothing);
     nothing.n_blocks = 1;

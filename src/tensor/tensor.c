@@ -17,8 +17,7 @@ enum { OBJECT_TENSOR, OBJECT_OTHER };
 
 struct object {
     struct object *next;
-    size_t size; /* of the payload that follows */
-    int kind;
+    int kind; /* of the payload that follows */
     int pad;
 };
 
@@ -89,7 +88,7 @@ static void *new_object(struct sheaf_context *ctx, int kind, size_t size) {
         return NULL;
     }
     struct object *obj = (struct object *)(void *)(ctx->mem + ctx->used);
-    *obj = (struct object){.size = size, .kind = kind};
+    *obj = (struct object){.kind = kind};
     ctx->used += head + sheaf__align_up(size, ARENA_ALIGN);
     if (ctx->last) {
         ctx->last->next = obj;
