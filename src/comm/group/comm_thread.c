@@ -19,7 +19,6 @@
 #include "base/thread.h"
 #include "comm/diag/events.h"
 #include "comm/diag/recorder.h"
-#include "comm/measure/measure.h"
 #include "comm/transport/call.h"
 #include "comm/transport/pending.h"
 

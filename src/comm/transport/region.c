@@ -5,7 +5,6 @@
  * time, through /proc as in shared.c. Nothing has a name in a file system, and nothing is left when
  * processes end. */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -119,9 +118,8 @@ static __attribute__((noinline)) bool map_view(struct sheaf__call *c, int place,
         *v = (struct sheaf__view){serial, (uint8_t *)(uintptr_t)r->address, r->bytes, false};
         return true;
     }
-    char path[64], doing[256];
-    snprintf(path, sizeof path, "/proc/%llu/fd/%llu", (unsigned long long)r->pid,
-             (unsigned long long)r->fd);
+    char path[SHEAF__SHARED_PATH_BYTES], doing[256];
+    sheaf__shared_path(r->pid, r->fd, path);
     const int fd = sheaf__shared_open(r->pid, r->fd, r->bytes);
     void *p = fd < 0 ? MAP_FAILED : mmap(NULL, r->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     const int why = errno;

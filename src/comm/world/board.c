@@ -13,7 +13,7 @@ static struct sheaf__board *_Atomic shared; /* the guard looks from its thread *
 static _Thread_local char self;             /* its address is a thread's own */
 static char *_Atomic main_thread;
 
-static bool is_main(void) {
+bool sheaf__board_is_main(void) {
     return atomic_load_explicit(&main_thread, memory_order_relaxed) == &self;
 }
 
@@ -25,7 +25,6 @@ struct sheaf__line *sheaf__line(int rank) {
 }
 
 void sheaf__board_own(void) { atomic_store_explicit(&main_thread, &self, memory_order_relaxed); }
-bool sheaf__board_is_main(void) { return is_main(); }
 
 static void set_name(struct sheaf__line *l, const char *name) {
     uint64_t words[SHEAF__NAME_WORDS] = {0};
@@ -44,7 +43,7 @@ static void change(struct sheaf__line *l, enum sheaf_phase phase, uint64_t now) 
 }
 
 void sheaf__enter(enum sheaf_phase phase, const char *what, uint64_t now) {
-    if (!is_main()) return;
+    if (!sheaf__board_is_main()) return;
     struct sheaf__line *l = sheaf__line_here();
     SET(kind, SHEAF__KIND_NONE);
     set_name(l, what);
@@ -54,7 +53,7 @@ void sheaf__enter(enum sheaf_phase phase, const char *what, uint64_t now) {
 
 void sheaf__enter_collective(uint32_t kind, uint32_t node, uint64_t bytes, uint64_t sequence,
                              const char *tensor, uint64_t now) {
-    if (!is_main()) return;
+    if (!sheaf__board_is_main()) return;
     struct sheaf__line *l = sheaf__line_here();
     SET(kind, kind);
     SET(node, node);
@@ -67,7 +66,7 @@ void sheaf__enter_collective(uint32_t kind, uint32_t node, uint64_t bytes, uint6
 
 enum sheaf_phase sheaf__enter_exchange(const char *what, uint64_t now) {
     const enum sheaf_phase outer = sheaf__phase();
-    if (!is_main()) return outer;
+    if (!sheaf__board_is_main()) return outer;
     struct sheaf__line *l = sheaf__line_here();
     const bool own_phase = outer != SHEAF_PHASE_IDLE && outer != SHEAF_PHASE_COMPUTE;
     SET(kind, SHEAF__KIND_EXCHANGE);
@@ -78,20 +77,20 @@ enum sheaf_phase sheaf__enter_exchange(const char *what, uint64_t now) {
 }
 
 void sheaf__leave_exchange(enum sheaf_phase outer) {
-    if (!is_main()) return;
+    if (!sheaf__board_is_main()) return;
     struct sheaf__line *l = sheaf__line_here();
     SET(kind, SHEAF__KIND_NONE);
     change(l, outer == SHEAF_PHASE_COMPUTE ? SHEAF_PHASE_IDLE : outer, sheaf__time_ns());
 }
 
 void sheaf__leave(void) {
-    if (!is_main()) return;
+    if (!sheaf__board_is_main()) return;
     struct sheaf__line *l = sheaf__line_here();
     SET(phase, SHEAF_PHASE_IDLE);
 }
 
 void sheaf__touch(uint64_t now) {
-    if (is_main()) sheaf__touch_main(now);
+    if (sheaf__board_is_main()) sheaf__touch_main(now);
 }
 
 void sheaf__touch_main(uint64_t now) {
@@ -100,7 +99,7 @@ void sheaf__touch_main(uint64_t now) {
 }
 
 void sheaf__next_step(void) {
-    if (!is_main()) return;
+    if (!sheaf__board_is_main()) return;
     struct sheaf__line *l = sheaf__line_here();
     SET(step, GET(step) + 1);
 }

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/arith.h"
 #include "comm/world/world.h"
 
 /* offer on the wire: pid 8, descriptor 8, token 8, bytes 8 */
@@ -31,11 +32,15 @@ int sheaf__shared_file(size_t bytes) {
     return -1;
 }
 
-int sheaf__shared_open(uint64_t pid, uint64_t number, size_t bytes) {
-    char path[64];
-    struct stat st;
-    snprintf(path, sizeof path, "/proc/%llu/fd/%llu", (unsigned long long)pid,
+void sheaf__shared_path(uint64_t pid, uint64_t number, char path[static SHEAF__SHARED_PATH_BYTES]) {
+    snprintf(path, SHEAF__SHARED_PATH_BYTES, "/proc/%llu/fd/%llu", (unsigned long long)pid,
              (unsigned long long)number);
+}
+
+int sheaf__shared_open(uint64_t pid, uint64_t number, size_t bytes) {
+    char path[SHEAF__SHARED_PATH_BYTES];
+    struct stat st;
+    sheaf__shared_path(pid, number, path);
     const int fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return -1;
     const int seals = fcntl(fd, F_GET_SEALS); /* -1: not of memory */
@@ -80,16 +85,16 @@ static enum sheaf_status offer(size_t bytes, const char *what, int *fd, void **m
 
 static enum sheaf_status take(size_t bytes, const uint8_t *msg, int from, const char *what,
                               void **memory) {
-    char path[64];
+    char path[SHEAF__SHARED_PATH_BYTES];
     const uint64_t token = sheaf__get_le(msg + OFFER_TOKEN, 8);
-    snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)sheaf__get_le(msg + OFFER_PID, 8),
-             (long long)sheaf__get_le(msg + OFFER_FD, 8));
+    const uint64_t pid = sheaf__get_le(msg + OFFER_PID, 8),
+                   number = sheaf__get_le(msg + OFFER_FD, 8);
+    sheaf__shared_path(pid, number, path);
     if (sheaf__get_le(msg + OFFER_SIZE, 8) != bytes)
         return sheaf_set_error(SHEAF_STATUS_PEER, "%s: %s offers %llu bytes to share, not %zu",
                                what, sheaf__rank_text(from),
                                (unsigned long long)sheaf__get_le(msg + OFFER_SIZE, 8), bytes);
-    const int fd = sheaf__shared_open(sheaf__get_le(msg + OFFER_PID, 8),
-                                      sheaf__get_le(msg + OFFER_FD, 8), sheaf__whole_pages(bytes));
+    const int fd = sheaf__shared_open(pid, number, sheaf__whole_pages(bytes));
     if (fd < 0)
         return sheaf_set_error(SHEAF_STATUS_IO,
                                "%s: cannot open the shared memory of %s (%s: %s); run all ranks of "

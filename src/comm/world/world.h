@@ -11,6 +11,7 @@
 #include <assert.h>
 #include <mpi.h>
 #include <stdatomic.h>
+#include <string.h>
 
 #include "comm/world/board.h"
 
@@ -167,6 +168,9 @@ int sheaf__shared_file(size_t bytes);
 /* That file of another process. -1 and errno if it cannot be opened or is not such a file: reading
  * memory that is mapped beyond a file's end would be a fault. */
 int sheaf__shared_open(uint64_t pid, uint64_t fd, size_t bytes);
+/* How it is reached, for messages. */
+enum { SHEAF__SHARED_PATH_BYTES = 64 };
+void sheaf__shared_path(uint64_t pid, uint64_t fd, char path[static SHEAF__SHARED_PATH_BYTES]);
 
 /* Little-endian fields of what goes over the wire. */
 static inline void sheaf__put_le(uint8_t *at, uint64_t value, int bytes) {
