@@ -5,17 +5,18 @@
  *
  *   bench-kernels [ISA ...]    all that run here, or those named
  *   taskset -c 1 bench-kernels ISA >/dev/null & taskset -c 0 bench-kernels ISA    while another core reads */
+#include <assert.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "common/reading.h"
 #include "cpu/kernels/kernels.h"
 #include "sheaf/type.h"
-
-#include "bench.h"
 
 enum {
     K = 2048,
@@ -194,13 +195,18 @@ static double tiles(const struct sheaf__cpu_panels *p, const char *rows, const c
     return 2.0 * TILE * (double)(all * p->cols) * PASS / took / 1e9;
 }
 
-static void one_table(const struct sheaf__cpu_kernels *kern, const char *w) {
-    char *column = memory(K * 8), *panels = memory(2 * COLUMNS * PASS * sizeof(float));
-    char *rows = memory(TILE * (PASS * sizeof(float) + 64));
-    float *c = memory(4096 * sizeof(float));
-    double read = 0, best;
+static double best_reading(const char *w) {
+    double read = 0;
     for (int i = 0; i < ROUNDS * READING_LOOPS; i++)
-        read = (best = stream(w, i % READING_LOOPS)) > read ? best : read;
+        read = fmax(read, stream(w, i % READING_LOOPS));
+    return read;
+}
+
+/* Products with one column, of weights in memory and in a cache. */
+static void print_columns(const struct sheaf__cpu_kernels *kern, const char *w) {
+    char *column = memory(K * 8);
+    float *c = memory(4096 * sizeof(float));
+    const double read = best_reading(w);
     printf(
         "\n%s: reads %.1f GB/s\n\n| type | GB/s | of reading | from cache | rounded | of reading | "
         "from cache |\n|---|---:|---:|---:|---:|---:|---:|\n",
@@ -214,52 +220,61 @@ static void one_table(const struct sheaf__cpu_kernels *kern, const char *w) {
                 continue;
             }
             for (int i = 0; i < ROUNDS; i++) {
-                best = decode(kern, types[t], rounded, w, BYTES, column, c);
-                speed = best > speed ? best : speed;
-                best = decode(kern, types[t], rounded, w, CACHED, column, c);
-                cached = best > cached ? best : cached;
+                speed = fmax(speed, decode(kern, types[t], rounded, w, BYTES, column, c));
+                cached = fmax(cached, decode(kern, types[t], rounded, w, CACHED, column, c));
             }
             printf(" %.1f | %.0f %% | %.1f |", speed, 100 * speed / read, cached);
         }
         printf("\n");
     }
     printf("\n");
+    free(column);
+    free(c);
+}
+
+static const char *const panel_names[] = {
+    [SHEAF__PANELS_FLOATS] = "floats",
+    [SHEAF__PANELS_16] = "16 bits",
+    [SHEAF__PANELS_16_WORDS] = "16 bits, words",
+    [SHEAF__PANELS_24] = "24 bits",
+    [SHEAF__PANELS_24_WORDS] = "24 bits, words",
+    [SHEAF__PANELS_BF16_SCALED] = "scaled BF16",
+    [SHEAF__PANELS_BF16_BOTH] = "two BF16 each",
+    [SHEAF__PANELS_BF16_TWICE] = "two BF16",
+    [SHEAF__PANELS_24_IN_PLACE] = "24 bits, in place",
+    [SHEAF__PANELS_BF16_SCALED_ONCE] = "scaled BF16, once",
+    [SHEAF__PANELS_BF16] = "BF16",
+    [SHEAF__PANELS_16_BYTES] = "16 bits, bytes",
+    [SHEAF__PANELS_8] = "8 bits",
+};
+static_assert(sizeof panel_names / sizeof *panel_names == SHEAF__PANELS_KINDS, "a name for each");
+
+/* Tiles of products with many columns. */
+static void print_tiles(const struct sheaf__cpu_kernels *kern, const char *w) {
+    char *panels = memory(2 * COLUMNS * PASS * sizeof(float));
+    char *rows = memory(TILE * (PASS * sizeof(float) + 64));
+    float *c = memory(4096 * sizeof(float));
     for (int kind = 0; kind < SHEAF__PANELS_KINDS; kind++) {
-        static const char *const names[] = {
-            [SHEAF__PANELS_FLOATS] = "floats",
-            [SHEAF__PANELS_16] = "16 bits",
-            [SHEAF__PANELS_16_WORDS] = "16 bits, words",
-            [SHEAF__PANELS_24] = "24 bits",
-            [SHEAF__PANELS_24_WORDS] = "24 bits, words",
-            [SHEAF__PANELS_BF16_SCALED] = "scaled BF16",
-            [SHEAF__PANELS_BF16_BOTH] = "two BF16 each",
-            [SHEAF__PANELS_BF16_TWICE] = "two BF16",
-            [SHEAF__PANELS_24_IN_PLACE] = "24 bits, in place",
-            [SHEAF__PANELS_BF16_SCALED_ONCE] = "scaled BF16, once",
-            [SHEAF__PANELS_BF16] = "BF16",
-            [SHEAF__PANELS_16_BYTES] = "16 bits, bytes",
-            [SHEAF__PANELS_8] = "8 bits",
-        };
-        static_assert(sizeof names / sizeof *names == SHEAF__PANELS_KINDS, "a name for each");
         const struct sheaf__cpu_panels *p = &kern->panels[kind];
         for (size_t t = 0; t < sizeof types / sizeof *types && p->rows > 0; t++) {
             const size_t stride = stride_of(p);
             double speed = 0;
             if (!p->unpack[types[t]] || (kind == SHEAF__PANELS_FLOATS && t > 0)) continue;
             for (int r = 0; r < TILE; r++) p->unpack[types[t]](w, rows + (size_t)r * stride, PASS);
-            for (int i = 0; i < 20 * ROUNDS; i++) {
-                best = tiles(p, rows, panels, c);
-                speed = best > speed ? best : speed;
-            }
-            printf("tiles of %s, %s: %.0f GFLOP/s\n", names[kind], sheaf_type_name(types[t]),
+            for (int i = 0; i < 20 * ROUNDS; i++) speed = fmax(speed, tiles(p, rows, panels, c));
+            printf("tiles of %s, %s: %.0f GFLOP/s\n", panel_names[kind], sheaf_type_name(types[t]),
                    speed);
         }
     }
-    queries(kern);
-    free(column);
     free(panels);
     free(rows);
     free(c);
+}
+
+static void one_table(const struct sheaf__cpu_kernels *kern, const char *w) {
+    print_columns(kern, w);
+    print_tiles(kern, w);
+    queries(kern);
 }
 
 static bool wanted(const char *name, int n, char **names) {
