@@ -3,6 +3,7 @@
 #include <criterion/criterion.h>
 
 #include "cpu_members.h"
+#include "golden_text.h"
 #include "meta_scenario.h"
 #include "mpirun.h"
 #include "sanitizer.h"
@@ -281,15 +282,13 @@ Test(plan_info, links_are_measured_between_ranks) {
 }
 
 /* A product whose operands fit, a sum that is put off, a write into the cache, and a product cut
- * against its weight: the text is what a person reads, so it is compared whole.
- * SHEAF_TEST_UPDATE_GOLDEN=1 writes the file. */
+ * against its weight: the text is what a person reads, so it is compared whole. */
 Test(plan_info, explains_what_was_considered) {
     static const char *const args[] = {"--members 3 --explain attn_out-1",
                                        "--members 3 --explain layer-1", "--members 3 --explain 50",
                                        "--members 2 --tokens 16 --explain ffn_out-0",
                                        "--members 2 --explain 66"};
-    static char all[1 << 14], golden[1 << 14];
-    const char *path = SHEAF_SOURCE_DIR "/tests/golden/explain.txt";
+    static char all[1 << 14];
     size_t at = 0;
     for (size_t i = 0; i < sizeof args / sizeof *args; i++) {
         char cmd[256];
@@ -300,13 +299,7 @@ Test(plan_info, explains_what_was_considered) {
         at += (size_t)snprintf(all + at, sizeof all - at, "%s\n%s\n", args[i], text + 1);
         cr_assert_lt(at, sizeof all);
     }
-    FILE *f = fopen(path, getenv("SHEAF_TEST_UPDATE_GOLDEN") ? "w+" : "r");
-    cr_assert_not_null(f, "%s", path);
-    if (getenv("SHEAF_TEST_UPDATE_GOLDEN")) cr_assert_eq(fwrite(all, 1, at, f), at);
-    rewind(f);
-    golden[fread(golden, 1, sizeof golden - 1, f)] = 0;
-    fclose(f);
-    cr_expect_str_eq(all, golden);
+    expect_golden_text(GOLDEN_FILE("explain.txt"), all);
 }
 
 /* The whole graph moves what the plan's totals say. */
@@ -358,7 +351,7 @@ Test(plan_info, explains_only_what_is_computed) {
 }
 
 /* Collectives and bytes of the architectures, so that a change of the planner shows its effect on
- * them. SHEAF_TEST_UPDATE_GOLDEN=1 writes the file. */
+ * them. */
 Test(plan_info, models_need_no_more_than_they_did, .timeout = 300) {
     static const char *const models[] = {
         "llama",
@@ -381,8 +374,7 @@ Test(plan_info, models_need_no_more_than_they_did, .timeout = 300) {
     };
     const int n_models = sizeof models / sizeof *models;
     static const int members[] = {2, 3, 4, 7, 64}, tokens[] = {1, 64};
-    static char all[1 << 16], golden[1 << 16];
-    const char *path = SHEAF_SOURCE_DIR "/tests/golden/plans.txt";
+    static char all[1 << 16];
     char file[] = "/tmp/sheaf-test-plans-XXXXXX", cmd[512];
     size_t at = 0;
     const int fd = mkstemp(file);
@@ -408,12 +400,7 @@ Test(plan_info, models_need_no_more_than_they_did, .timeout = 300) {
         cr_assert_lt(at, sizeof all);
     }
     unlink(file);
-    FILE *f = fopen(path, getenv("SHEAF_TEST_UPDATE_GOLDEN") ? "w+" : "r");
-    cr_assert_not_null(f, "%s", path);
-    if (getenv("SHEAF_TEST_UPDATE_GOLDEN")) cr_assert_eq(fwrite(all, 1, at, f), at);
-    rewind(f);
-    golden[fread(golden, 1, sizeof golden - 1, f)] = 0;
-    fclose(f);
+    char *golden = golden_text(GOLDEN_FILE("plans.txt"), all);
     const char *a = all; /* under a sanitizer some lines of the file, otherwise each */
     for (const char *b = golden; *b; b += strcspn(b, "\n") + 1) {
         const size_t n = strcspn(a, "\n"), k = strcspn(b, "\n");
@@ -422,6 +409,7 @@ Test(plan_info, models_need_no_more_than_they_did, .timeout = 300) {
         if (same) a += n + 1;
     }
     cr_assert_eq(*a, 0, "not in the file: %s", a);
+    free(golden);
 }
 
 /* A drawing of a layer, in a temporary file whose name it completes. */

@@ -1,15 +1,14 @@
 /* The text of every kind of error and explanation of src/split, word for word: those of
- * tests/golden/split-errors.txt, which a person has read. SHEAF_TEST_UPDATE_GOLDEN=1 writes that file
- * anew; review the diff. */
+ * tests/golden/split-errors.txt. */
 #include <criterion/criterion.h>
 
+#include "golden_text.h"
 #include "split_graphs.h"
 
 typedef struct sheaf_tensor T;
 typedef int64_t I;
 
 enum { CAP = 1 << 16 };
-static const char golden_path[] = SHEAF_SOURCE_DIR "/tests/golden/split-errors.txt";
 
 struct page {
     char text[CAP];
@@ -222,33 +221,12 @@ static void refusals(struct page *p) {
 
 Test(split_errors, texts_are_the_golden_ones) {
     struct page *made = calloc(1, sizeof *made);
-    char *golden = calloc(1, CAP);
-    cr_assert(made && golden);
+    cr_assert_not_null(made);
     made->n = (size_t)snprintf(made->text, CAP,
                                "# Every kind of error and explanation of src/split. Made by "
                                "test-split-errors\n# with SHEAF_TEST_UPDATE_GOLDEN=1.\n");
     explanations(made);
     refusals(made);
-    if (getenv("SHEAF_TEST_UPDATE_GOLDEN")) {
-        FILE *f = fopen(golden_path, "w");
-        cr_assert_not_null(f, "cannot write %s", golden_path);
-        fwrite(made->text, 1, made->n, f);
-        fclose(f);
-    }
-    FILE *f = fopen(golden_path, "r");
-    cr_assert_not_null(f, "no %s", golden_path);
-    golden[fread(golden, 1, CAP - 1, f)] = 0;
-    fclose(f);
-    for (char *m = made->text, *g = golden; *m || *g;) {
-        const size_t lm = strcspn(m, "\n"), lg = strcspn(g, "\n");
-        if (lm != lg || memcmp(m, g, lm)) {
-            cr_expect(0, "differs from %s:\n  file: %.*s\n  now:  %.*s", golden_path, (int)lg, g,
-                      (int)lm, m);
-            break;
-        }
-        m += lm + (m[lm] != 0);
-        g += lg + (g[lg] != 0);
-    }
+    expect_golden_text(GOLDEN_FILE("split-errors.txt"), made->text);
     free(made);
-    free(golden);
 }

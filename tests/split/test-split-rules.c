@@ -1,12 +1,12 @@
 /* T0: the rule table. Every op has a rule or says why not, every expression parses and binds, and
- * the generated rows are those of tests/golden/split-rows.txt, which a person has read.
- * SHEAF_TEST_UPDATE_GOLDEN=1 writes that file anew; review the diff. */
+ * the generated rows are those of tests/golden/split-rows.txt. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "golden_text.h"
 #include "op_example.h"
 #include "sheaf/sheaf.h"
 #include "split/match.h"
@@ -319,15 +319,13 @@ Test(rules, sizes_come_from_shapes) {
     cr_expect_eq(e.size[0], 6);
 }
 
-static const char golden_path[] = SHEAF_SOURCE_DIR "/tests/golden/split-rows.txt";
-
 Test(rules, rows_are_the_golden_ones) {
     open_ctx();
     struct example e[MAX_EXAMPLES];
     const int n = examples(e);
     enum { CAP = 1 << 16 };
-    char *made = malloc(CAP), *golden = malloc(CAP);
-    cr_assert(made && golden);
+    char *made = malloc(CAP);
+    cr_assert_not_null(made);
     size_t at = (size_t)snprintf(
         made, CAP,
         "# Rows that the rules generate. M mirrored, P partial, Si axis i. Kinds: + summed, ! "
@@ -343,28 +341,7 @@ Test(rules, rows_are_the_golden_ones) {
         at += sheaf__rows_print(r, text, made + at, CAP - at);
         cr_assert_lt(at, (size_t)CAP);
     }
-    if (getenv("SHEAF_TEST_UPDATE_GOLDEN")) {
-        FILE *f = fopen(golden_path, "w");
-        cr_assert_not_null(f, "cannot write %s", golden_path);
-        fwrite(made, 1, at, f);
-        fclose(f);
-    }
-    FILE *f = fopen(golden_path, "r");
-    cr_assert_not_null(f, "no %s", golden_path);
-    const size_t got = fread(golden, 1, CAP - 1, f);
-    fclose(f);
-    golden[got] = 0;
-    for (char *m = made, *g = golden; *m || *g;) {
-        const size_t lm = strcspn(m, "\n"), lg = strcspn(g, "\n");
-        if (lm != lg || memcmp(m, g, lm)) {
-            cr_expect(0, "differs from %s:\n  file: %.*s\n  now:  %.*s", golden_path, (int)lg, g,
-                      (int)lm, m);
-            break;
-        }
-        m += lm + (m[lm] != 0);
-        g += lg + (g[lg] != 0);
-    }
+    expect_golden_text(GOLDEN_FILE("split-rows.txt"), made);
     free(made);
-    free(golden);
     sheaf_free(ctx);
 }
