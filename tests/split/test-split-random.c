@@ -11,18 +11,6 @@ struct totals {
     long graphs, nodes, skipped, collectives, writes_back;
 };
 
-static double largest(const T *t) {
-    double most = 0;
-    if (sheaf_is_empty(t) || t->type == SHEAF_TYPE_I32) return 0;
-    struct split_index x = {{0}};
-    do {
-        const double v = fabs((double)split_get(t, &x));
-        if (!(v < 1e12)) return 1e30;
-        most = fmax(most, v);
-    } while (split_next(&x, t->ne));
-    return most;
-}
-
 /* Some nodes, which every member must compute whole. */
 static uint8_t *choose_whole(const struct sheaf_cgraph *g, uint64_t seed) {
     uint8_t *whole = split_alloc((size_t)g->n_nodes + 1);
@@ -124,7 +112,7 @@ static bool run_graph(maker_fn make, uint64_t seed, enum ask ask, struct totals 
     r.slice = split_alloc((size_t)plan->n_values * (size_t)plan->n_members * sizeof *r.slice);
     split_run_leaves(&r, seed);
     double scale = 0;
-    for (int i = 0; i < g->n_leafs; i++) scale = fmax(scale, largest(g->leafs[i]));
+    for (int i = 0; i < g->n_leafs; i++) scale = fmax(scale, split_largest(g->leafs[i]));
     for (int i = 0; i < g->n_nodes; i++) {
         if (split_run_node(g->nodes[i]) != SHEAF_STATUS_SUCCESS) {
             fprintf(stderr, "seed %llu: the whole graph: %s\n", (unsigned long long)seed,
@@ -132,7 +120,7 @@ static bool run_graph(maker_fn make, uint64_t seed, enum ask ask, struct totals 
             good = false;
             goto out;
         }
-        scale = fmax(scale, largest(g->nodes[i]));
+        scale = fmax(scale, split_largest(g->nodes[i]));
     }
     if (scale > 1e8) { /* out of f32's useful range: nothing to compare */
         totals->skipped++;
@@ -145,7 +133,7 @@ static bool run_graph(maker_fn make, uint64_t seed, enum ask ask, struct totals 
     for (int i = 0; i < g->n_nodes && good; i++) {
         T *whole = split_run_join(&r, plan->node_final[i]);
         const double error = split_nmse(whole, g->nodes[i]);
-        const double noise = split_distance(whole, g->nodes[i]) * largest(g->nodes[i]);
+        const double noise = split_distance(whole, g->nodes[i]) * split_largest(g->nodes[i]);
         const double most = 2e-6 * scale * roundings(g->nodes[i]);
         if (sums ? has_the_same(whole, g->nodes[i]) : error < 1e-10 || noise < most) continue;
         fprintf(stderr, "seed %llu: node %d %s '%s', NMSE %g, scale %g\n", (unsigned long long)seed,

@@ -16,18 +16,6 @@ static inline enum sheaf_status meta_random_state(const struct sheaf_tensor *t, 
     return *out ? SHEAF_STATUS_SUCCESS : SHEAF_STATUS_ALLOC_FAILED;
 }
 
-static inline double meta_random_largest(const T *t) {
-    double most = 0;
-    if (sheaf_is_empty(t) || t->type == SHEAF_TYPE_I32) return 0;
-    struct split_index x = {{0}};
-    do {
-        const double v = fabs((double)split_get(t, &x));
-        if (!(v < 1e12)) return 1e30;
-        most = fmax(most, v);
-    } while (split_next(&x, t->ne));
-    return most;
-}
-
 /* Tensors of the arena are given a buffer around it, so that they can be copied elsewhere. */
 static inline sheaf_backend_buffer_t meta_random_wrap(const struct split_model *m) {
     char *from = NULL, *to = NULL;
@@ -62,7 +50,7 @@ static inline bool meta_random_compare(T *node, const T *original, double scale,
     }
     const double error = split_nmse(got, original);
     if (error < meta_random_bound ||
-        split_distance(got, original) * meta_random_largest(original) < 2e-6 * scale)
+        split_distance(got, original) * split_largest(original) < 2e-6 * scale)
         return true;
     fprintf(stderr, "seed %llu: %s '%s', NMSE %g, scale %g\n", (unsigned long long)seed,
             sheaf_op_desc(original), original->name, error, scale);
@@ -83,11 +71,11 @@ static inline bool meta_random_run(sheaf_backend_t backend, struct maker *k, uin
         sheaf_backend_buffer_free(arena);
         return false;
     }
-    for (int i = 0; i < g->n_leafs; i++) scale = fmax(scale, meta_random_largest(g->leafs[i]));
+    for (int i = 0; i < g->n_leafs; i++) scale = fmax(scale, split_largest(g->leafs[i]));
     /* A cache's node shows the cache as it is at the end, on both sides. */
     for (int i = 0; i < g->n_nodes && good; i++) {
         good = split_run_node(g->nodes[i]) == SHEAF_STATUS_SUCCESS;
-        scale = fmax(scale, meta_random_largest(g->nodes[i]));
+        scale = fmax(scale, split_largest(g->nodes[i]));
     }
     if (!good) {
         fprintf(stderr, "seed %llu: the whole graph: %s\n", (unsigned long long)seed,
@@ -135,9 +123,9 @@ static inline bool meta_random_run_split(sheaf_backend_t backend, sheaf_backend_
         if (on_cpu && meta_random_is_free(copy.graph, t))
             good = !sheaf_backend_sched_set_tensor_backend(sched, t, cpu);
         good = good && !split_run_node(g->nodes[i]);
-        scale = fmax(scale, meta_random_largest(g->nodes[i]));
+        scale = fmax(scale, split_largest(g->nodes[i]));
     }
-    for (int i = 0; i < g->n_leafs; i++) scale = fmax(scale, meta_random_largest(g->leafs[i]));
+    for (int i = 0; i < g->n_leafs; i++) scale = fmax(scale, split_largest(g->leafs[i]));
     if (good && scale <= 1e8) good = !sheaf_backend_sched_graph_compute(sched, copy.graph);
     if (!good) fprintf(stderr, "seed %llu: %s\n", (unsigned long long)seed, sheaf_last_error());
     for (int i = 0; i < g->n_nodes && good && scale <= 1e8; i++) {

@@ -227,6 +227,18 @@ static inline double split_nmse(const struct sheaf_tensor *a, const struct sheaf
     } while (split_next(&x, b->ne));
     return error / power;
 }
+/* The largest magnitude; 1e30 if there is one of 1e12 or more, or no number. 0 for indices. */
+static inline double split_largest(const struct sheaf_tensor *t) {
+    double most = 0;
+    if (sheaf_is_empty(t) || t->type == SHEAF_TYPE_I32) return 0;
+    struct split_index x = {{0}};
+    do {
+        const double v = fabs((double)split_get(t, &x));
+        if (!(v < 1e12)) return 1e30;
+        most = fmax(most, v);
+    } while (split_next(&x, t->ne));
+    return most;
+}
 
 /* ---- plans ---- */
 
