@@ -135,7 +135,7 @@ static struct sheaf_tensor *one_more(struct sheaf_tensor *t) {
     return t;
 }
 /* clang-format off */
-#define CASES                                                                                      \
+#define CASES(K)                                                                                   \
     K(im2col, 0, sheaf_im2col(c, X(F32, 9, 7, 4, 2), WINDOW(3, 2, 2, 1, 1, 1, 1, 2), SHEAF_TYPE_F32))\
     K(im2col_f16, 1e-3, sheaf_im2col(c, TURNED(F32, 9, 7, 4, 2), WINDOW(3, 3, 1, 1, 1, 1, 1, 1), SHEAF_TYPE_F16))\
     K(im2col_line, 0, sheaf_im2col(c, X(F16, 30, 1, 5, 2), WINDOW(3, 1, 1, 1, 1, 0, 1, 1), SHEAF_TYPE_F32))\
@@ -164,17 +164,9 @@ static struct sheaf_tensor *one_more(struct sheaf_tensor *t) {
     K(timestep_odd, 1e-5, sheaf_timestep_embedding(c, L(F32, "wide", 7, 1, 1, 1), 15, 100))
 /* clang-format on */
 
-#define K(name, tolerance, expr) CASE(name, tolerance, expr)
-CASES
-#undef K
+MAKE_CASES
 
-static const struct cpu_case cases[] = {
-#define K(name, tolerance, expr) {#name, build_##name, &tol_##name},
-    CASES
-#undef K
-};
-
-Test(cpu_image, every_case) { run_cpu_cases(cases, sizeof cases / sizeof *cases, meaning); }
+Test(cpu_image, every_case) { run_cpu_cases(cases, N_CASES, meaning); }
 
 /* A convolution is the product of its kernel, as a matrix, with the columns. */
 Test(cpu_image, columns_make_a_convolution) {

@@ -99,12 +99,12 @@ static double meaning(const T *t, int64_t i0, int64_t i1, int64_t i2, int64_t i3
 static T *parted(C *c, enum sheaf_glu_op op, T *a) { return sheaf_glu(c, a, op, true); }
 
 #define WIDE(type)     turned(c, type, "wide", 130, 7, 2, 1)
-#define U(name, error) K(name, error, sheaf_unary(c, WIDE(F32), SHEAF_UNARY_OP_##name))
+#define U(K, name, error) K(name, error, sheaf_unary(c, WIDE(F32), SHEAF_UNARY_OP_##name))
 /* clang-format off */
-#define CASES                                                                                      \
-    U(ABS, 0) U(SGN, 0) U(STEP, 0) U(ELU, 3e-7) U(GELU_QUICK, 4e-7) U(GELU_ERF, 4e-7)              \
-    U(HARDSWISH, 3e-7) U(HARDSIGMOID, 2e-7) U(EXPM1, 3e-7) U(SOFTPLUS, 3e-7) U(FLOOR, 0)           \
-    U(CEIL, 0) U(ROUND, 0) U(TRUNC, 0)                                                             \
+#define CASES(K)                                                                                   \
+    U(K, ABS, 0) U(K, SGN, 0) U(K, STEP, 0) U(K, ELU, 3e-7) U(K, GELU_QUICK, 4e-7)                 \
+    U(K, GELU_ERF, 4e-7) U(K, HARDSWISH, 3e-7) U(K, HARDSIGMOID, 2e-7) U(K, EXPM1, 3e-7)           \
+    U(K, SOFTPLUS, 3e-7) U(K, FLOOR, 0) U(K, CEIL, 0) U(K, ROUND, 0) U(K, TRUNC, 0)                \
     K(xielu, 4e-7, sheaf_xielu(c, WIDE(F32), 0.8f, 0.3f, 0.5f, -1e-6f))                            \
     K(xielu_near, 4e-7, sheaf_xielu(c, X(F32, 600, 3, 1, 1), -0.8f, 25.0f, 0.25f, 0.5f))           \
     K(silu_f16, 1e-3, sheaf_silu(c, WIDE(F16)))                                                    \
@@ -127,17 +127,9 @@ static T *parted(C *c, enum sheaf_glu_op op, T *a) { return sheaf_glu(c, a, op, 
     K(swiglu_f16, 2e-3, sheaf_swiglu_split(c, X(F16, 130, 7, 1, 1), X(F16, 130, 7, 1, 1)))
 /* clang-format on */
 
-#define K(name, tolerance, expr) CASE(name, tolerance, expr)
-CASES
-#undef K
+MAKE_CASES
 
-static const struct cpu_case cases[] = {
-#define K(name, tolerance, expr) {#name, build_##name, &tol_##name},
-    CASES
-#undef K
-};
-
-Test(cpu_maps, every_case) { run_cpu_cases(cases, sizeof cases / sizeof *cases, meaning); }
+Test(cpu_maps, every_case) { run_cpu_cases(cases, N_CASES, meaning); }
 
 /* Where an exponential overflows, the result does not. */
 static T *build_far(C *c) { return sheaf_unary(c, X(F32, 6, 1, 1, 1), SHEAF_UNARY_OP_SOFTPLUS); }

@@ -147,7 +147,7 @@ static T *comb(C *c, int streams_, int tokens, int n_iter) {
 }
 
 /* clang-format off */
-#define CASES                                                                                      \
+#define CASES(K)                                                                                   \
     K(set, 0, sheaf_set(c, X(F32, 9, 7, 3, 2), X(F32, 4, 3, 2, 1), AT(2, 4, 1, 1)))                \
     K(set_row, 0, sheaf_set(c, TURNED(F32, 900, 7, 3, 2), TURNED(F32, 700, 7, 3, 2), AT(200, 0, 0, 0)))\
     K(set_nothing, 0, sheaf_set(c, X(F32, 9, 7, 1, 1), X(F32, 0, 7, 1, 1), AT(9, 0, 0, 0)))        \
@@ -180,9 +180,7 @@ static T *comb(C *c, int streams_, int tokens, int n_iter) {
     K(hc_post_apart, 2e-6, sheaf_dsv4_hc_post(c, X(F32, 30, 9, 1, 1), X(F32, 30, 4, 9, 1), X(F32, 4, 9, 1, 1), NULL))
 /* clang-format on */
 
-#define K(name, tolerance, expr) CASE(name, tolerance, expr)
-CASES
-#undef K
+MAKE_CASES
 
 /* a + b - c of the same leaves: the nodes of ADD1 */
 static double meaning_or_sum(const T *t, int64_t i0, int64_t i1, int64_t i2, int64_t i3) {
@@ -192,13 +190,7 @@ static double meaning_or_sum(const T *t, int64_t i0, int64_t i1, int64_t i2, int
            value(t->src[1], i0, i1, i2, i3);
 }
 
-static const struct cpu_case cases[] = {
-#define K(name, tolerance, expr) {#name, build_##name, &tol_##name},
-    CASES
-#undef K
-};
-
-Test(cpu_matrix, every_case) { run_cpu_cases(cases, sizeof cases / sizeof *cases, meaning_or_sum); }
+Test(cpu_matrix, every_case) { run_cpu_cases(cases, N_CASES, meaning_or_sum); }
 
 /* Over operand 0, as ggml's forms in place have it. */
 static T *build_set_in_place(C *c) {

@@ -258,7 +258,7 @@ static T *to_f16(C *c, T *a) { /* an F16 node over F16 operands */
 }
 
 /* clang-format off */
-#define CASES                                                                                      \
+#define CASES(K)                                                                                   \
     K(add, 1e-7, sheaf_add(c, X(F32, 7, 5, 3, 2), X(F32, 7, 5, 3, 2)))                             \
     K(add_row, 1e-7, sheaf_add(c, X(F32, 700, 5, 3, 1), X(F32, 700, 1, 1, 1)))                     \
     K(add_scalar, 1e-7, sheaf_add(c, X(F32, 7, 5, 3, 2), X(F32, 1, 1, 1, 1)))                      \
@@ -423,17 +423,9 @@ static T *to_f16(C *c, T *a) { /* an F16 node over F16 operands */
     K(mul_mat_id_slice, 1e-5, slice(sheaf_mul_mat_id(c, X(F16, 64, 9, 2, 1), X(F32, 64, 2, 5, 1), L(I32, "ids 4", 2, 5, 1, 1)), 1, 4))
 /* clang-format on */
 
-#define K(name, tolerance, expr) CASE(name, tolerance, expr)
-CASES
-#undef K
+MAKE_CASES
 
-static const struct cpu_case cases[] = {
-#define K(name, tolerance, expr) {#name, build_##name, &tol_##name},
-    CASES
-#undef K
-};
-
-Test(cpu_ops, every_case) { run_cpu_cases(cases, sizeof cases / sizeof *cases, expect); }
+Test(cpu_ops, every_case) { run_cpu_cases(cases, N_CASES, expect); }
 
 /* Rows that move down within their tensor are all there afterwards, on any number of threads. */
 Test(cpu_ops, rows_move_down) {

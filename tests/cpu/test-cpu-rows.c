@@ -138,7 +138,7 @@ static T *sort(C *c, T *a, bool down) {
 }
 
 /* clang-format off */
-#define CASES                                                                                      \
+#define CASES(K)                                                                                   \
     K(count_equal, 0, sheaf_count_equal(c, L(I32, "ids 3", 77, 9, 2, 3), L(I32, "ids 3", 77, 9, 2, 3)))\
     K(count_equal_turned, 0, sheaf_count_equal(c, turned(c, I32, "ids 2", 7, 9, 2, 1), L(I32, "ids 2", 7, 9, 2, 1)))\
     K(count_equal_none, 0, sheaf_count_equal(c, L(I32, "ids 2", 0, 9, 2, 1), L(I32, "ids 2", 0, 9, 2, 1)))\
@@ -185,17 +185,9 @@ static T *sort(C *c, T *a, bool down) {
     K(fill_bf16, 0, sheaf_fill(c, X(BF16, 33, 3, 1, 2), 1.5f))
 /* clang-format on */
 
-#define K(name, tolerance, expr) CASE(name, tolerance, expr)
-CASES
-#undef K
+MAKE_CASES
 
-static const struct cpu_case cases[] = {
-#define K(name, tolerance, expr) {#name, build_##name, &tol_##name},
-    CASES
-#undef K
-};
-
-Test(cpu_rows, every_case) { run_cpu_cases(cases, sizeof cases / sizeof *cases, meaning); }
+Test(cpu_rows, every_case) { run_cpu_cases(cases, N_CASES, meaning); }
 
 /* NaN comes last in either order, and the two zeros are one value. */
 static T *build_down(C *c) { return sort(c, X(F32, 40, 1, 1, 1), true); }

@@ -173,7 +173,7 @@ static double meaning(const T *t, int64_t i0, int64_t i1, int64_t i2, int64_t i3
 #define NE(...)                                                                                    \
     (const int64_t[]) { __VA_ARGS__ }
 /* clang-format off */
-#define CASES                                                                                      \
+#define CASES(K)                                                                                   \
     K(im2col_3d, 0, sheaf_im2col_3d(c, X(F32, 5, 4, 3, 6), CHANNELS, PLAIN, SHEAF_TYPE_F32))       \
     K(im2col_3d_wide, 0, sheaf_im2col_3d(c, TURNED(F16, 7, 5, 4, 6), CHANNELS, WIDE, SHEAF_TYPE_F32))\
     K(im2col_3d_f16, 1e-3, sheaf_im2col_3d(c, X(F32, 5, 4, 3, 3), CHANNELS, WIDE, SHEAF_TYPE_F16)) \
@@ -203,17 +203,9 @@ static double meaning(const T *t, int64_t i0, int64_t i1, int64_t i2, int64_t i3
     K(pool_2d_avg_empty, 0, sheaf_pool_2d(c, X(F32, 9, 4, 3, 1), SHEAF_POOL_AVG, POINT))
 /* clang-format on */
 
-#define K(name, tolerance, expr) CASE(name, tolerance, expr)
-CASES
-#undef K
+MAKE_CASES
 
-static const struct cpu_case cases[] = {
-#define K(name, tolerance, expr) {#name, build_##name, &tol_##name},
-    CASES
-#undef K
-};
-
-Test(cpu_volume, every_case) { run_cpu_cases(cases, sizeof cases / sizeof *cases, meaning); }
+Test(cpu_volume, every_case) { run_cpu_cases(cases, N_CASES, meaning); }
 
 static T *roundtrip(C *c) {
     return sheaf_win_unpart(c, sheaf_win_part(c, X(F32, 5, 7, 8, 1), 3), 7, 8, 3);

@@ -114,9 +114,16 @@ struct cpu_case {
     T *(*build)(C *);
     const double *tolerance; /* relative to the larger of 1 and the element */
 };
+/* The cases of a file: CASES(K) has K(name, tolerance, expression of c) for each. This makes
+ * cases [N_CASES] of them. */
 #define CASE(name, tolerance, expr)                                                                \
     static T *build_##name(C *c) { return expr; }                                                  \
     static const double tol_##name = tolerance;
+#define CASE_ROW(name, tolerance, expr) {#name, build_##name, &tol_##name},
+#define MAKE_CASES                                                                                 \
+    CASES(CASE)                                                                                    \
+    static const struct cpu_case cases[] = {CASES(CASE_ROW)};                                      \
+    enum { N_CASES = sizeof cases / sizeof *cases };
 
 static inline T *leaf(C *c, int type, const char *fill_with, int64_t a, int64_t b, int64_t d,
                       int64_t e) {
