@@ -10,22 +10,13 @@
 
 #include "cpu/kernels/kernels.h"
 #include "cpu/matmul/mul_mat.h"
+#include "float_types.h"
 #include "quant/quants.h"
 #include "random_numbers.h"
 #include "sanitizer.h"
 #include "sheaf/backend-impl.h"
 #include "sheaf/sheaf.h"
 
-static const enum sheaf_type types[] = {
-    SHEAF_TYPE_F32,   SHEAF_TYPE_F16,     SHEAF_TYPE_BF16,   SHEAF_TYPE_Q8_0,   SHEAF_TYPE_Q4_0,
-    SHEAF_TYPE_Q4_1,  SHEAF_TYPE_Q5_0,    SHEAF_TYPE_Q5_1,   SHEAF_TYPE_Q4_K,   SHEAF_TYPE_Q5_K,
-    SHEAF_TYPE_Q6_K,  SHEAF_TYPE_Q2_K,    SHEAF_TYPE_Q3_K,   SHEAF_TYPE_IQ4_NL, SHEAF_TYPE_IQ4_XS,
-    SHEAF_TYPE_MXFP4, SHEAF_TYPE_NVFP4,   SHEAF_TYPE_Q1_0,   SHEAF_TYPE_Q2_0,   SHEAF_TYPE_TQ1_0,
-    SHEAF_TYPE_TQ2_0, SHEAF_TYPE_IQ2_XXS, SHEAF_TYPE_IQ2_XS, SHEAF_TYPE_IQ2_S,  SHEAF_TYPE_IQ3_XXS,
-    SHEAF_TYPE_IQ3_S, SHEAF_TYPE_IQ1_S,   SHEAF_TYPE_IQ1_M,
-};
-/* The first so many have rows by floats in every table, and by 8 bits if they are quantized. */
-enum { N_TYPES = sizeof types / sizeof types[0] };
 static const enum sheaf_type cache_types[] = {SHEAF_TYPE_F32,  SHEAF_TYPE_F16,  SHEAF_TYPE_BF16,
                                               SHEAF_TYPE_Q8_0, SHEAF_TYPE_Q4_0, SHEAF_TYPE_Q4_1,
                                               SHEAF_TYPE_Q5_0, SHEAF_TYPE_Q5_1, SHEAF_TYPE_IQ4_NL};
@@ -191,34 +182,34 @@ static int check_kernels(enum way way) {
                                  64, 96, 256, 288, 512, 576, 1536, 2080, 2304};
     int compared = 0;
     FOR_EACH_TABLE(kern) {
-        for (int t = 0; t < N_TYPES; t++) {
-            const enum sheaf__act format = way == BY_FLOATS               ? SHEAF__ACT_F32
-                                           : way == BY_DIGITS             ? SHEAF__ACT_DIGITS
-                                           : way == BY_FEW                ? SHEAF__ACT_WORDS
-                                           : sheaf_is_quantized(types[t]) ? SHEAF__ACT_BYTES
-                                                                          : SHEAF__ACT_BF16;
-            const sheaf__rows_dot_fn dot = dot_of(kern, way, types[t]);
+        for (int t = 0; t < N_FLOAT_TYPES; t++) {
+            const enum sheaf__act format = way == BY_FLOATS                     ? SHEAF__ACT_F32
+                                           : way == BY_DIGITS                   ? SHEAF__ACT_DIGITS
+                                           : way == BY_FEW                      ? SHEAF__ACT_WORDS
+                                           : sheaf_is_quantized(float_types[t]) ? SHEAF__ACT_BYTES
+                                                                                : SHEAF__ACT_BF16;
+            const sheaf__rows_dot_fn dot = dot_of(kern, way, float_types[t]);
             const sheaf__rows_dot_fn dot_one =
-                way == BY_FEW ? kern->rows_dot_digits[types[t]] : dot;
+                way == BY_FEW ? kern->rows_dot_digits[float_types[t]] : dot;
             const enum sheaf__digits_order order =
-                way == BY_FEW       ? kern->few_order[types[t]]
-                : way == BY_ROUNDED ? sheaf__bytes_order(kern->digits_order[types[t]])
-                                    : kern->digits_order[types[t]];
+                way == BY_FEW       ? kern->few_order[float_types[t]]
+                : way == BY_ROUNDED ? sheaf__bytes_order(kern->digits_order[float_types[t]])
+                                    : kern->digits_order[float_types[t]];
             cr_assert(kern->tile_cols >= 1 && kern->tile_cols <= SHEAF__TILE_COLS);
             const int most = format == SHEAF__ACT_BF16 ? kern->bf16_cols : kern->tile_cols;
             if (way == BY_DIGITS && !kern->to_digits) continue;
-            if ((sheaf_is_quantized(types[t]) || way == BY_FEW || way == BY_ROUNDED) && !dot)
+            if ((sheaf_is_quantized(float_types[t]) || way == BY_FEW || way == BY_ROUNDED) && !dot)
                 continue;
-            if ((way == BY_DIGITS || way == BY_FEW) && !sheaf_is_quantized(types[t])) {
+            if ((way == BY_DIGITS || way == BY_FEW) && !sheaf_is_quantized(float_types[t])) {
                 cr_assert_null(dot);
                 continue;
             }
             for (size_t ki = 0; ki < sizeof ks / sizeof ks[0]; ki++) {
                 int64_t k = ks[ki];
-                if (k % sheaf_blck_size(types[t]) != 0) continue;
-                size_t stride = sheaf_row_size(types[t], k) + PAD;
+                if (k % sheaf_blck_size(float_types[t]) != 0) continue;
+                size_t stride = sheaf_row_size(float_types[t], k) + PAD;
                 for (int r = 0; r < MAX_ROWS_HERE; r++)
-                    random_row(types[t], w + (size_t)r * stride, k);
+                    random_row(float_types[t], w + (size_t)r * stride, k);
                 const void *cols[SHEAF__BF16_COLS];
                 float *outs[SHEAF__BF16_COLS];
                 for (int c = 0; c < SHEAF__BF16_COLS; c++) {
@@ -229,7 +220,7 @@ static int check_kernels(enum way way) {
                 }
                 for (int r = 0; r < MAX_ROWS_HERE; r++) {
                     const char *row_data = w + (size_t)r * stride;
-                    sheaf_to_float(types[t], row_data, row, k);
+                    sheaf_to_float(float_types[t], row_data, row, k);
                     if (format == SHEAF__ACT_BF16) { /* F16 weights are rounded, too */
                         sheaf_from_float(SHEAF_TYPE_BF16, row, halves, k);
                         sheaf_to_float(SHEAF_TYPE_BF16, halves, row, k);
@@ -247,7 +238,7 @@ static int check_kernels(enum way way) {
                         const void *col = cols[c];
                         if (way == BY_FEW) {
                             kern->to_digits(exact[c], (void *)single, k, sheaf__digits_at_end(k),
-                                            kern->digits_order[types[t]]);
+                                            kern->digits_order[float_types[t]]);
                             col = single;
                         }
                         dot_one(k, row_data, stride, 1, &col, 1, &one);
@@ -267,16 +258,16 @@ static int check_kernels(enum way way) {
                                 cr_assert(memcmp(&alone, &out[c][r], sizeof alone) == 0,
                                           "%s %s k %d: row %d column %d of a tile %d x %d: %a, "
                                           "alone %a",
-                                          kern->name, sheaf_type_name(types[t]), (int)k, r, c, nr,
-                                          nc, (double)out[c][r], (double)alone);
+                                          kern->name, sheaf_type_name(float_types[t]), (int)k, r, c,
+                                          nr, nc, (double)out[c][r], (double)alone);
                             }
                             cr_assert_eq(out[c][nr], 77.0f, "wrote past the rows");
                         }
                         for (int c = nc; c < SHEAF__BF16_COLS; c++)
                             cr_assert_eq(out[c][0], 77.0f, "wrote past the columns");
                         cr_assert(error <= 1e-13 * power, "%s %s k %d, %d x %d: error %g of %g",
-                                  kern->name, sheaf_type_name(types[t]), (int)k, nr, nc, error,
-                                  power);
+                                  kern->name, sheaf_type_name(float_types[t]), (int)k, nr, nc,
+                                  error, power);
                         compared++;
                     }
                 }
@@ -322,12 +313,12 @@ Test(mul_mat, kernels_against_exact_sums_rounded) {
 Test(mul_mat, types_with_kernels_of_their_own) {
     FOR_EACH_TABLE(kern) {
         if (!kern->to_digits) continue;
-        for (int t = 0; t < N_TYPES; t++) {
-            const char *name = sheaf_type_name(types[t]);
-            const bool digits = kern->rows_dot_digits[types[t]] != NULL;
-            cr_assert_eq(digits, sheaf_is_quantized(types[t]), "%s: %s", kern->name, name);
-            cr_assert(kern->panels[SHEAF__PANELS_FLOATS].unpack[types[t]], "%s: %s", kern->name,
-                      name);
+        for (int t = 0; t < N_FLOAT_TYPES; t++) {
+            const char *name = sheaf_type_name(float_types[t]);
+            const bool digits = kern->rows_dot_digits[float_types[t]] != NULL;
+            cr_assert_eq(digits, sheaf_is_quantized(float_types[t]), "%s: %s", kern->name, name);
+            cr_assert(kern->panels[SHEAF__PANELS_FLOATS].unpack[float_types[t]], "%s: %s",
+                      kern->name, name);
         }
     }
 }
@@ -808,8 +799,8 @@ static int check_vnni_256(enum way way) {
     static float x[K], out[2][COLS][ROWS];
     const struct sheaf__cpu_kernels *tables[2] = {need_table("avx2"), need_table("avxvnni")};
     int compared = 0;
-    for (int t = 0; t < N_TYPES; t++) {
-        const enum sheaf_type type = types[t];
+    for (int t = 0; t < N_FLOAT_TYPES; t++) {
+        const enum sheaf_type type = float_types[t];
         const enum sheaf__digits_order order = tables[1]->digits_order[type];
         const size_t row = sheaf_row_size(type, K);
         const void *cols[COLS];
@@ -850,8 +841,8 @@ Test(mul_mat, rounded_columns_that_are_not_finite) {
     static float x[K], out[COLS][ROWS];
     int compared = 0;
     FOR_EACH_TABLE(kern) {
-        for (int t = 0; t < N_TYPES; t++) {
-            const enum sheaf_type type = types[t];
+        for (int t = 0; t < N_FLOAT_TYPES; t++) {
+            const enum sheaf_type type = float_types[t];
             const void *cols[COLS];
             float *to[COLS];
             const int most = sheaf_is_quantized(type) ? kern->tile_cols : kern->bf16_cols;
@@ -895,8 +886,8 @@ static bool skipped(enum sheaf_type type) {
 
 static void check_mul_mat(void) {
     static const int64_t ms[] = {1, 3, 17, 130}, ns[] = {1, 2, 3, 4, 5, 8, 9};
-    for (int t = 0; t < N_TYPES; t++) {
-        enum sheaf_type type = types[t];
+    for (int t = 0; t < N_FLOAT_TYPES; t++) {
+        enum sheaf_type type = float_types[t];
         if (skipped(type)) continue;
         int64_t blck = sheaf_blck_size(type);
         const int64_t ks[] = {blck, 3 * blck, blck == 1 ? 100 : 6 * blck};
@@ -985,13 +976,14 @@ static struct sheaf_tensor *new_ids(struct sheaf_context *ctx, int64_t u, int64_
 }
 
 static void check_mul_mat_id(void) {
-    for (int t = 0; t < N_TYPES; t++) {
-        if (skipped(types[t])) continue;
-        int64_t k = 2 * (sheaf_blck_size(types[t]) == 1 ? 33 : sheaf_blck_size(types[t]));
+    for (int t = 0; t < N_FLOAT_TYPES; t++) {
+        if (skipped(float_types[t])) continue;
+        int64_t k =
+            2 * (sheaf_blck_size(float_types[t]) == 1 ? 33 : sheaf_blck_size(float_types[t]));
         for (int64_t n = 1; n <= 67; n += n < 23 ? 11 : 44) { /* the last: 40 pairs an expert */
             for (int64_t shared = 0; shared < 2; shared++) {
                 struct sheaf_context *ctx = new_context();
-                struct sheaf_tensor *a = new_random(ctx, types[t], k, 21, 5, 1);
+                struct sheaf_tensor *a = new_random(ctx, float_types[t], k, 21, 5, 1);
                 struct sheaf_tensor *b = new_random(ctx, SHEAF_TYPE_F32, k, shared ? 1 : 3, n, 1);
                 struct sheaf_tensor *ids = new_ids(ctx, 3, n, 5);
                 struct sheaf_tensor *dst = sheaf_mul_mat_id(ctx, a, b, ids);
@@ -1197,8 +1189,8 @@ Test(mul_mat, panels_of_8_bits_against_exact_sums) {
         const struct sheaf__cpu_panels *p = &kern->panels[SHEAF__PANELS_8];
         const int n = p->most ? p->most : MOST;
         tables += p->rows > 0 && !p->whole_rows; /* with AMX: Q8_0 alone */
-        for (int t = 0; t < N_TYPES && p->rows > 0; t++) {
-            const enum sheaf_type type = types[t];
+        for (int t = 0; t < N_FLOAT_TYPES && p->rows > 0; t++) {
+            const enum sheaf_type type = float_types[t];
             if (!p->unpack[type]) continue;
             struct sheaf_context *ctx = new_context();
             struct sheaf_tensor *dst = random_product(ctx, type, M, n), *a = dst->src[0];
@@ -1289,9 +1281,9 @@ static void check_kind(enum sheaf__panels_kind kind, double top, int types_of_it
         const struct sheaf__cpu_panels *p = &kern->panels[kind];
         const int n = kind == SHEAF__PANELS_BF16_SCALED ? 5 : 4;
         tables += p->rows > 0;
-        for (int t = 0; t < N_TYPES && p->rows > 0; t++) {
-            if (!p->unpack[types[t]]) continue;
-            for (int i = 0; i < n; i++) check_exponents(kern, types[t], 13, widths[i], top);
+        for (int t = 0; t < N_FLOAT_TYPES && p->rows > 0; t++) {
+            if (!p->unpack[float_types[t]]) continue;
+            for (int i = 0; i < n; i++) check_exponents(kern, float_types[t], 13, widths[i], top);
             compared++;
         }
     }

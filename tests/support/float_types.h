@@ -1,0 +1,17 @@
+/* Every type but those of indices. */
+#ifndef SHEAF_TESTS_FLOAT_TYPES_H
+#define SHEAF_TESTS_FLOAT_TYPES_H
+
+#include "sheaf/type.h"
+
+static const enum sheaf_type float_types[] = {
+    SHEAF_TYPE_F32,   SHEAF_TYPE_F16,     SHEAF_TYPE_BF16,   SHEAF_TYPE_Q8_0,   SHEAF_TYPE_Q4_0,
+    SHEAF_TYPE_Q4_1,  SHEAF_TYPE_Q5_0,    SHEAF_TYPE_Q5_1,   SHEAF_TYPE_Q4_K,   SHEAF_TYPE_Q5_K,
+    SHEAF_TYPE_Q6_K,  SHEAF_TYPE_Q2_K,    SHEAF_TYPE_Q3_K,   SHEAF_TYPE_IQ4_NL, SHEAF_TYPE_IQ4_XS,
+    SHEAF_TYPE_MXFP4, SHEAF_TYPE_NVFP4,   SHEAF_TYPE_Q1_0,   SHEAF_TYPE_Q2_0,   SHEAF_TYPE_TQ1_0,
+    SHEAF_TYPE_TQ2_0, SHEAF_TYPE_IQ2_XXS, SHEAF_TYPE_IQ2_XS, SHEAF_TYPE_IQ2_S,  SHEAF_TYPE_IQ3_XXS,
+    SHEAF_TYPE_IQ3_S, SHEAF_TYPE_IQ1_S,   SHEAF_TYPE_IQ1_M,
+};
+enum { N_FLOAT_TYPES = sizeof float_types / sizeof *float_types };
+
+#endif
