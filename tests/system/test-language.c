@@ -1,6 +1,7 @@
 /* Plain English, and documents that are true of the tree: a list of words that
  * comments, messages, help and documents do not use; the width of documents;
- * paths and links in documents; the form of docs/decisions.md.
+ * paths and links in documents; functions that docs/architecture.md names; the
+ * form of docs/decisions.md.
  *
  * Invariant: each check is a pure function of a text, except that paths and
  * links are looked up in the tree, so that the self-checks can feed it bad
@@ -281,6 +282,39 @@ static void check_links(const char *path, const char *text) {
     }
 }
 
+/* Does the file define a function of that name? Lines of definitions are not
+ * indented. */
+static bool defines(const char *file, const char *name) {
+    char *text = read_all(file), call[210];
+    bool found_it = false;
+    snprintf(call, sizeof call, "%s(", name);
+    for (const char *p = text; p && (p = strstr(p, call)) && !found_it; p++) {
+        const char *line = p;
+        while (line > text && line[-1] != '\n') line--;
+        found_it = line < p && !isspace((unsigned char)*line) && !inside_word(p[-1]);
+    }
+    free(text);
+    return found_it;
+}
+
+/* In a section about functions each `name()` is one of the file named last. */
+static void check_functions(const char *path, const char *text) {
+    static const char heading[] = "## One token, function by function\n";
+    const char *p = strstr(text, heading), *end = p ? strstr(p + 1, "\n## ") : NULL;
+    char file[200] = "", name[200];
+    if (!p) found("%s: has no '%s'\n", path, heading);
+    for (; p && *p && p != end; p++) {
+        int path_end = 0, end_of_call = 0;
+        sscanf(p, "`%199[a-z0-9_/.]`%n", name, &path_end);
+        if (path_end && starts(name, "src/")) snprintf(file, sizeof file, "%s", name);
+        sscanf(p, "`%79[A-Za-z0-9_]()`%n", name, &end_of_call);
+        if (end_of_call && !defines(file, name))
+            found("%s: '%s' does not define %s()\n", path, file, name);
+        const int n = path_end + end_of_call;
+        if (n) p += n - 1;
+    }
+}
+
 /* Entries are numbered 1, 2, ... and each begins with a status that names a
  * later entry, if one. */
 static void check_decisions(const char *path, const char *text) {
@@ -391,6 +425,7 @@ Test(language, paths_and_links_of_documents_exist) {
 static void check_folders(const char *path, const char *text) {
     check_tree(path, text);
     check_listed(path, text, "src", 0);
+    check_functions(path, text);
 }
 
 Test(language, the_tree_in_the_documents_is_the_tree) {
@@ -438,6 +473,20 @@ Test(language, self_check) {
     cr_expect_eq(findings_of(check_tree, "a.md", "    src/base/   x\n      status.c  y\n"), 0);
     cr_expect_eq(findings_of(check_tree, "a.md", "    src/base/   x\n      nothing.c y\n"), 1);
     cr_expect_gt(findings_of(check_folders, "a.md", "    src/base/   x\n"), 3);
+    static const struct {
+        const char *text;
+        int wrong;
+    } walks[] = {
+        {"## One token, function by function\n\n`src/base/log.c`: `sheaf_log()`, `print()` `x`\n",
+         0},
+        {"## One token, function by function\n\n`src/base/log.c`: `printed()`, `snprintf()`\n", 2},
+        {"## One token, function by function\n\n`src/base/log.c`\n\n## Next\n\n`printed()`\n", 0},
+        {"## One token, function by function\n\n`src/base/log.c` `src/base/link.c`: `print()`\n",
+         1},
+        {"## A token\n", 1},
+    };
+    for (size_t i = 0; i < sizeof walks / sizeof *walks; i++)
+        cr_expect_eq(findings_of(check_functions, "a.md", walks[i].text), walks[i].wrong, "%zu", i);
     static const struct {
         const char *text;
         int wrong;
