@@ -6,6 +6,7 @@
  * each (src/comm/group/group.c). */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "comm/diag/events.h"

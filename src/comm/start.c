@@ -3,7 +3,6 @@
  * A process that no launcher started, and that has not initialized MPI itself, is a world of one
  * and never starts MPI. Two ranks share a host only if they have the same host name, boot, and
  * network, UTS and process namespaces: only then can each reach the other's memory. */
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>

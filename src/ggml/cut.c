@@ -11,7 +11,6 @@
 #include "base/settings.h"
 #include "base/shares.h"
 #include "ggml/cut_axis.h"
-#include "model/place/policy.h"
 
 static enum sheaf_status no_memory(void) {
     return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "split states: out of memory");

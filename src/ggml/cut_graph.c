@@ -9,7 +9,6 @@
  * A graph in which one name is known is left to the names (cut_names.c), and with whole sums
  * (SHEAF_SPLIT_SUMS) nothing is cut here. A cut that does not suit costs speed, never the
  * result. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "ggml/cut_axis.h"

@@ -2,7 +2,6 @@
  * heads and their sizes are those of the layer's scan (SSM_SCAN: Mamba, arXiv 2312.00752 and
  * 2405.21060) or delta net (GATED_DELTA_NET: arXiv 2412.06464, 2510.26692). Heads of a group read
  * the same B and C, or query and key. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "ggml/cut_axis.h"

@@ -10,7 +10,6 @@
  * Invariant: a weight that is packed stays packed, since graphs point to its descriptor; what would
  * read it as it was written is refused with words. A new value may come in parts, in their order: it
  * lies where the weight lay at first until all of it is there. Other parts are refused. */
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>

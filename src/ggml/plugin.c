@@ -10,7 +10,6 @@
  * afterwards: nothing is started before all checks, everything is started once, and the library is
  * never unloaded (-z nodelete), since its thread owns MPI. */
 #include <assert.h>
-#include <dlfcn.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>

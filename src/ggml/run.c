@@ -1,6 +1,5 @@
 /* A graph is run: its changed inputs and offsets go out with one command, and its results come back
  * into the shadow. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/array.h"

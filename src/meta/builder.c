@@ -4,8 +4,6 @@
  * places them like any other node, and devices skip them. */
 #include "meta/builder.h"
 
-#include <stdlib.h>
-
 #include "base/array.h"
 #include "tensor/access.h"
 

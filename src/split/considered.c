@@ -1,7 +1,6 @@
 /* Text about one node: the rows that were considered for it. The cost of a row for the whole graph
  * is found by another search in which the node takes the row. */
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "split/explain.h"

@@ -2,6 +2,7 @@
  * host agree on one message before they share memory: as a process of this job (own), as one of another
  * user (stranger), and with a queue of connections that is full (full). Prints whether this process
  * speaks, and after how many seconds it knew. */
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

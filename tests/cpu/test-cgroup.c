@@ -1,6 +1,5 @@
 /* Memory limits of control groups, read from files of both versions that the tests write. */
 #include <criterion/criterion.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 

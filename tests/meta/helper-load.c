@@ -2,7 +2,6 @@
  * several rounds, from the first and from the last rank, with readers that fail. Started under mpirun by
  * test-meta.c. Prints "ok N members, B bytes sent". Argument "leave": the last rank drives no member. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "sanitizer.h"

@@ -1,7 +1,6 @@
 /* Candidates and sampler: selection against a full sort, merging against the undivided vocabulary,
  * exact sets, distributions, and the same draws everywhere. */
 #include <criterion/criterion.h>
-#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

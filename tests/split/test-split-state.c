@@ -1,6 +1,5 @@
 /* Public split states: making, checking, measuring, printing; and the sets under them. */
 #include <criterion/criterion.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "sheaf/sheaf.h"

@@ -5,7 +5,6 @@
 #define SHEAF_TESTS_COUNT_ALLOCATIONS_H
 
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <stdlib.h>
 
 static atomic_bool counts_allocations;

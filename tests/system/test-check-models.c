@@ -2,7 +2,6 @@
  * a token beside the plan's. Without llama.cpp (scripts/ggml-tree --install) the first is skipped
  * and says so. */
 #include <criterion/criterion.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "mpirun.h"

@@ -2,9 +2,7 @@
  * shares and by measured speed. Its text and its perplexity are those of one CPU. */
 #include <criterion/criterion.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "mpirun.h"
 

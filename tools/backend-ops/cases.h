@@ -3,7 +3,6 @@
 #ifndef SHEAF_TOOLS_BACKEND_OPS_CASES_H
 #define SHEAF_TOOLS_BACKEND_OPS_CASES_H
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "backend_ops.h"

@@ -1,6 +1,5 @@
 /* sheaf-info --plan --explain TENSOR: which rows of states the planner considered for the node that
  * computes a tensor. */
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -5,7 +5,6 @@
 #include "sum.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -3,7 +3,6 @@
  *
  * Invariant: all ranks follow the same orders, which rank 0 gives; while it waits for its user, the
  * others wait without a limit. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -7,7 +7,6 @@
 #include "comm/device/devcomm.h"
 #include "base/settings.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 

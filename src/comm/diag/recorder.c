@@ -4,6 +4,7 @@
  * reader is another thread or process; the order of stores does not matter to a reader that comes
  * milliseconds later. */
 #include "comm/diag/recorder.h"
+#include "base/arith.h"
 #include "base/file.h"
 #include "base/locale.h"
 #include "base/settings.h"
@@ -13,7 +14,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

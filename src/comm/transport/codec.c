@@ -1,6 +1,5 @@
 /* How sums are written between hosts. Every rank decodes what every rank has sent, its own part
  * included, so rounding is the same everywhere. Never F16: partial sums overflow it. */
-#include <stdlib.h>
 
 #include "base/settings.h"
 #include "comm/transport/transport.h"

@@ -5,7 +5,6 @@
  * have a limit (base/log.c). */
 #include <errno.h>
 #include <poll.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,7 +4,6 @@
 
 #include <poll.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #include "sheaf/status.h"

@@ -9,11 +9,9 @@
 
 #include <stdatomic.h>
 
-#include "base/arith.h"
 #include "base/clock.h"
 #include "sheaf/comm.h"
 #include "sheaf/world.h"
-#include "tensor/access.h"
 
 enum {
     SHEAF__NAME_WORDS = 5, /* of a tensor or step, in 64-bit words; longer ones are cut */

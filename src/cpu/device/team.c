@@ -9,7 +9,6 @@
 #include "cpu/device/team.h"
 #include "base/thread.h"
 
-#include <errno.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>

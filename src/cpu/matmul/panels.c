@@ -17,7 +17,6 @@
 
 #include "base/arith.h"
 #include "cpu/matmul/mul_mat.h"
-#include "sheaf/graph.h"
 
 enum {
     /* Of kinds that round, where rows do not: from so many columns on */

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/settings.h"
 #include "cpu/run/walk.h"
 
 enum {

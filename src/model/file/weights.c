@@ -4,7 +4,6 @@
  * shape that the hyperparameters ask for, and no tensor of the files is left unused. */
 #include "model/file/weights.h"
 
-#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +13,6 @@
 #include "sheaf/backend-impl.h"
 #include "sheaf/world.h"
 
-#include "base/arith.h"
 #include "base/format.h"
 #include "base/hash.h"
 #include "base/text.h"

@@ -2,7 +2,6 @@
  * (query heads and attn_output, n_ff of gate, up and down) come from the same counts. */
 #include "model/place/policy.h"
 
-#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,6 @@
 /* Asks for each node of an outline of the graph. */
 #include "model/place/runnable.h"
 
-#include <stdlib.h>
-
 #include "sheaf/world.h"
 
 #include "base/text.h"

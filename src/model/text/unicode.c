@@ -4,8 +4,6 @@
  * first, the rest are 80..BF. */
 #include "model/text/unicode.h"
 
-#include <stdbool.h>
-
 /* Length that a lead byte announces (0: not a lead byte) and the range of its second byte. */
 static size_t lead(unsigned char b, unsigned char *lo, unsigned char *hi) {
     *lo = 0x80;

@@ -6,7 +6,6 @@
 #ifndef SHEAF_MODEL_VOCAB_H
 #define SHEAF_MODEL_VOCAB_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

@@ -7,7 +7,6 @@
 #include "backend/optional.h"
 
 #include <math.h>
-#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
