@@ -41,7 +41,6 @@ enum sheaf__act {
      * ones, by several columns */
     SHEAF__ACT_BYTES,
     SHEAF__ACT_BF16,
-    SHEAF__ACT_COUNT,
 };
 
 /* 256 activations in digits: x = d * ((h * 256 + m) * 256 + l), where d is the largest magnitude of
