@@ -6,15 +6,16 @@
 
 Of the image: known instructions; packages of Debian 12 (where apt-cache has their lists); all that scripts/package wants
 to find is installed; the .deb that it installs are among those that cmake/package.cmake makes; CMD is one of our tools.
-Of the recipe: valid Python; its definitions are options of the CMake files, with values that these take; its
-dependencies have the versions and languages that CMakeLists.txt asks for; its licence is that of the tree.
+Of the recipe: valid Python; its definitions are options of the CMake files, with values that these take, and none is
+left to look for what there is; its dependencies have the versions and languages that CMakeLists.txt asks for; its
+licence is that of the tree.
 Of the version: the changelog begins with that of CMakeLists.txt, and the Python package has it."""
 import ast, functools, glob, os, re, shlex, subprocess, sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 INSTRUCTIONS = {"FROM", "RUN", "COPY", "USER", "CMD"}
 SPACK_NEEDS = {"c": "LANGUAGES C", "cmake": "cmake_minimum_required", "mpi": "find_package(MPI", "hwloc": "hwloc",
-               "pkgconfig": "find_package(PkgConfig", "python": "Python3", "ninja": "", "cxx": "nvcc"}
+               "pkgconfig": "find_package(PkgConfig", "python": "Python3", "ninja": "", "cxx": "nvcc", "nccl": "nccl.h"}
 
 
 def read(path):
@@ -134,8 +135,9 @@ def check_recipe(text):
         elif name in values:
             results = [call.args[1].body, call.args[1].orelse] if isinstance(call.args[1], ast.IfExp) else [call.args[1]]
             wrong += [f"recipe: {name} takes {values[name]}" for r in results if getattr(r, "value", None) not in values[name]]
-    if len(calls(tree, "define")) < 3:
-        wrong.append("recipe: defines next to nothing")
+    defined = {call.args[0].value for call in calls(tree, "define")}
+    wrong += [f"recipe: {n} looks for what there is if the recipe leaves it out"
+              for n, taken in values.items() if "AUTO" in taken and n not in defined]
     wanted = {}
     for call in calls(tree, "depends_on"):
         name, _, version = call.args[0].value.partition("@")
@@ -178,7 +180,8 @@ BROKEN = [
     ("image", "RUN apt-get", "RUNN apt-get"), ("image", " libhwloc-dev", ""), ("image", "openssh-client", "openssh-klient"),
     ("image", "sheaf-tools_", "sheaf-tulls_"), ("image", "--from=build /packages/", "--from=build /package/"),
     ("image", '["sheaf-info"]', '["sheaf-infos"]'), ("image", "FROM debian:bookworm\n", "FROM debian:trixie\n"),
-    ("recipe", "SHEAF_HARDENING", "SHEAF_HARDNESS"), ("recipe", '"ON" if', '"YES" if'), ("recipe", "@3.22:", "@3.16:"),
+    ("recipe", "SHEAF_HARDENING", "SHEAF_HARDNESS"), ("recipe", '"ON" if', '"YES" if'),
+    ("recipe", '"SHEAF_NCCL"', '"SHEAF_CUDA"'), ("recipe", "@3.22:", "@3.16:"),
     ("recipe", 'depends_on("mpi")', ""), ("recipe", '"MIT"', '"GPL"'), ("recipe", "class Sheaf", "class Sheafs"),
     ("recipe", "def cmake_args(self):", "def cmake_args(self)"), ("changelog", "## 0.", "## 9."), ("python", '= "0.', '= "9.'),
 ]

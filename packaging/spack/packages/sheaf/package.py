@@ -20,6 +20,8 @@ class Sheaf(CMakePackage, CudaPackage):
 
     version("main", branch="main")
 
+    variant("nccl", default=False, when="+cuda", description="Collectives between GPUs through NCCL")
+
     depends_on("c", type="build")
     depends_on("cxx", type="build", when="+cuda")  # nvcc calls it
     depends_on("cmake@3.22:", type="build")
@@ -28,6 +30,7 @@ class Sheaf(CMakePackage, CudaPackage):
     depends_on("python@3:", type="build")
     depends_on("mpi")
     depends_on("hwloc@2:")
+    depends_on("nccl@2.18:", when="+nccl")
 
     generator("ninja")
 
@@ -36,6 +39,7 @@ class Sheaf(CMakePackage, CudaPackage):
             self.define("SHEAF_BUILD_TESTS", "OFF"),
             self.define("SHEAF_HARDENING", True),
             self.define("SHEAF_CUDA", "ON" if self.spec.satisfies("+cuda") else "OFF"),
+            self.define("SHEAF_NCCL", "ON" if self.spec.satisfies("+nccl") else "OFF"),
         ]
         if self.spec.satisfies("+cuda") and not self.spec.satisfies("cuda_arch=none"):
             architectures = self.spec.variants["cuda_arch"].value
