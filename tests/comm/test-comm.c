@@ -433,6 +433,25 @@ Test(comm, finds_data_in_registered_memory) {
     cr_expect(strstr(sheaf_last_error(), "names region 2 of 16"), "%s", sheaf_last_error());
     sheaf_comm_free(comm);
 }
+/* From turns as a measurement leaves them that one member gave up before the other came. */
+Test(comm, measures_again_behind_a_measurement_that_timed_out, .timeout = 60) {
+    struct sheaf_comm *comm;
+    struct sheaf_comm_level level = {0};
+    bool even = false;
+    cr_assert_eq(sheaf_comm_new((int[]){0, 0}, 2, NULL, &comm), SHEAF_STATUS_SUCCESS);
+    comm->n_measured = 1;
+    comm->probe->turn[0] = 7;
+    comm->probe->turn[1] = 3;
+    for (int i = 0; i < 20 && !even; i++) { /* the machine may stop for a while */
+        cr_assert_eq(sheaf_comm_measure(comm), SHEAF_STATUS_SUCCESS);
+        even = comm->probe->turn[0] == comm->probe->turn[1];
+    }
+    cr_expect(even, "turns %d and %d", (int)comm->probe->turn[0], (int)comm->probe->turn[1]);
+    sheaf_comm_get_level(comm, SHEAF_COMM_LEVEL_SHARED, &level);
+    cr_expect(level.link.latency_ns > 0 && level.link.byte_ps > 0);
+    sheaf_comm_free(comm);
+}
+
 Test(comm, has_no_memory_without_end) {
     struct sheaf_comm *comm;
     void *p = &comm;

@@ -11,6 +11,7 @@
 enum {
     SHARED_BYTES = 64 * 1024,
     SHARED_ROUNDS = 15,
+    PHASES = 2,              /* without and with data */
     PATIENCE_NS = 100000000, /* for a step of the measurement in shared memory */
 };
 static const char WHAT[] = "measure links";
@@ -20,6 +21,8 @@ static const char WHAT[] = "measure links";
 struct actor {
     struct sheaf_comm *comm;
     int place;
+    uint64_t
+        turn; /* the last one before this measurement: less may have been taken, if it timed out */
     bool ok;
 };
 
@@ -43,11 +46,11 @@ static void *act(void *arg) {
     const size_t bytes = sheaf__min_size(SHARED_BYTES, comm->slot_bytes);
     uint8_t *mine = sheaf__slot(comm, me->place, 0);
     const uint8_t *other = sheaf__slot(comm, 0, 0);
-    uint64_t times[SHARED_ROUNDS], base = atomic_load(&probe->turn[me->place]);
+    uint64_t times[SHARED_ROUNDS];
     me->ok = true;
-    for (uint64_t phase = 0; phase < 2; phase++) {
+    for (uint64_t phase = 0; phase < PHASES; phase++) {
         for (uint64_t i = 0; i < SHARED_ROUNDS && me->ok; i++) {
-            const uint64_t turn = ++base;
+            const uint64_t turn = ++me->turn;
             if (me->place == 0) {
                 if (phase) memset(mine, (int)i, bytes);
                 times[i] = sheaf__time_ns();
@@ -71,12 +74,13 @@ static void *act(void *arg) {
 }
 
 static enum sheaf_status measure_shared(struct sheaf_comm *comm) {
+    const uint64_t turn = comm->n_measured++ * PHASES * SHARED_ROUNDS;
     struct actor actors[2];
     pthread_t thread;
     int n = 0;
     for (int i = 0; i < comm->n_local && comm->n_here > 1; i++) {
         const int place = comm->place[comm->local[i]];
-        if (place < 2) actors[n++] = (struct actor){comm, place, false};
+        if (place < 2) actors[n++] = (struct actor){comm, place, turn, false};
     }
     if (n == 0) return SHEAF_STATUS_SUCCESS;
     if (n == 2 && sheaf__thread_start(&thread, act, &actors[1]))

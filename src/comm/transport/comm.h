@@ -124,6 +124,7 @@ struct sheaf_comm {
     struct sheaf__cell *cells;     /* [n_here] */
     struct sheaf__region *regions; /* [n_here][SHEAF__REGIONS] */
     struct sheaf__probe *probe;
+    uint64_t n_measured; /* calls of sheaf_comm_measure */
     uint8_t *slots;   /* [n_here][2][slot_bytes] */
     uint8_t *sums;    /* [2][slot_bytes] sums of this host, if there are others */
     uint8_t *results; /* [2][slot_bytes] */
