@@ -120,8 +120,10 @@ enum sheaf_status sheaf_comm_wait(struct sheaf_comm *comm, int member, uint64_t 
  * and writes it into the data of all. Local, at any time between two collectives; 16 a member.
  * sheaf_comm_free frees what is left. */
 enum sheaf_status sheaf_comm_alloc(struct sheaf_comm *comm, int member, size_t bytes, void **out);
-/* Accepts NULL. The other processes give the memory back when the group ends or the member has
- * allocated anew. */
+/* Local, at any time between two collectives, from the thread that drives the member: waits for those
+ * that it has started. Accepts NULL, and ignores what is no memory of the member. The other processes
+ * give the memory back when the group ends or the member has allocated anew. Once a collective has
+ * failed, sheaf_comm_free alone frees: members of this process may still be inside it. */
 void sheaf_comm_dealloc(struct sheaf_comm *comm, int member, void *memory);
 
 /* ---- links ---- */

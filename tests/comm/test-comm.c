@@ -2,7 +2,9 @@
  * transports; and what happens when a member dies, stops, comes late, or does something else. */
 #include <criterion/criterion.h>
 #include <dirent.h>
+#include <errno.h>
 #include <pthread.h>
+#include <sys/mman.h>
 
 #include "comm-check.h"
 #include "comm/collectives/collectives.h"
@@ -519,6 +521,22 @@ Test(comm, thread_that_never_comes) {
     cr_assert_eq(sheaf_comm_new((int[]){0}, 1, NULL, &other), SHEAF_STATUS_PEER);
     cr_assert_null(other);
     sheaf_comm_free(comm);
+}
+
+/* A member may still add there when another one has returned with the failure. */
+Test(comm, memory_outlives_a_failure) {
+    struct sheaf_comm_params params = {.size = sizeof params, .timeout_ms = 100};
+    struct sheaf_comm *comm;
+    unsigned char there;
+    void *memory;
+    float x[4] = {0};
+    cr_assert_eq(sheaf_comm_new((int[]){0, 0}, 2, &params, &comm), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_comm_alloc(comm, 0, 1, &memory), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_comm_all_reduce(comm, 0, x, 4, &step7), SHEAF_STATUS_TIMEOUT);
+    sheaf_comm_dealloc(comm, 0, memory);
+    cr_expect_eq(mincore(memory, 1, &there), 0, "%s", strerror(errno));
+    sheaf_comm_free(comm);
+    cr_expect(mincore(memory, 1, &there) && errno == ENOMEM);
 }
 
 static void *broadcast_thread(void *arg) {
