@@ -305,7 +305,7 @@ Test(world_ranks, leave_the_transport_between_hosts_to_open_mpi, .timeout = 120)
 #endif
     snprintf(cmd, sizeof cmd,
              "mpirun --allow-run-as-root --oversubscribe -np 2 env OMPI_COMM_WORLD_LOCAL_SIZE=1 "
-             "%s/bin/helper-world transport",
+             "'%s/bin/helper-world' transport",
              SHEAF_BUILD_DIR);
     cr_assert_eq(run_command(cmd, 60, out, sizeof out), 0, "%s", out);
     cr_assert_eq(count("pml unset"), 2, "%s", out);
@@ -575,7 +575,7 @@ Test(world_ranks, hear_of_a_transport_that_differs, .timeout = 60) {
         char cmd[1024];
         snprintf(cmd, sizeof cmd,
                  "mpirun --allow-run-as-root --oversubscribe -np 1 -x SHEAF_COMM_TRANSPORT=%s "
-                 "%s/bin/helper-world info : -np 2 %s/bin/helper-world info",
+                 "'%s/bin/helper-world' info : -np 2 '%s/bin/helper-world' info",
                  settings[i], SHEAF_BUILD_DIR, SHEAF_BUILD_DIR);
         const int rc = run_command(cmd, 30, out, sizeof out);
         cr_expect(run_returns(rc, 1), "status %d\n%s", rc, out);
@@ -604,8 +604,8 @@ Test(world_ranks, hear_of_a_transport_that_differs_at_its_end, .timeout = 60) {
 Test(world_ranks, hear_of_one_rank_s_bad_setting, .timeout = 60) {
     char cmd[1024];
     snprintf(cmd, sizeof cmd,
-             "mpirun --allow-run-as-root --oversubscribe -np 1 %s/bin/helper-world info : "
-             "-np 1 -x SHEAF_TIMEOUT_MS=soon %s/bin/helper-world info",
+             "mpirun --allow-run-as-root --oversubscribe -np 1 '%s/bin/helper-world' info : "
+             "-np 1 -x SHEAF_TIMEOUT_MS=soon '%s/bin/helper-world' info",
              SHEAF_BUILD_DIR, SHEAF_BUILD_DIR);
     const int rc = run_command(cmd, 30, out, sizeof out);
     cr_assert(run_returns(rc, 1), "status %d\n%s", rc, out);
