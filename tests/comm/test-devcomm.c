@@ -12,9 +12,9 @@
 #include "mpirun.h"
 #include "sheaf/sheaf.h"
 
-#define FAR   "SHEAF_CPU_THREADS=1 SHEAF_BACKEND_PATH=" SHEAF_BUILD_DIR "/lib/modules/far "
+#define FAR   "SHEAF_CPU_THREADS=1 SHEAF_BACKEND_PATH='" SHEAF_BUILD_DIR "/lib/modules/far' "
 #define MODEL SHEAF_SOURCE_DIR "/models/kjv-f32.gguf"
-#define TEXT  "-m " MODEL " -p 'the old man' -n 8 --temp 0 --ignore-eos --ids --kv-type f32 -v "
+#define TEXT  "-m '" MODEL "' -p 'the old man' -n 8 --temp 0 --ignore-eos --ids --kv-type f32 -v "
 
 /* Seconds for one job: fifteen times what the slowest takes beside other suites on a slow machine. */
 enum { DEADLINE = 300 };
@@ -209,7 +209,8 @@ Test(devcomm, a_peer_that_never_comes, .timeout = 100) {
 /* ---- members on one GPU: the CUDA backend's own, its kernels and IPC by the emulator ---- */
 
 #define CUDA                                                                                       \
-    "SHEAF_CPU_THREADS=1 SHEAF_CPU_DEVICES=1 SHEAF_BACKEND_PATH=" SHEAF_BUILD_DIR "/lib/cuda-emu "
+    "SHEAF_CPU_THREADS=1 SHEAF_CPU_DEVICES=1 SHEAF_BACKEND_PATH='" SHEAF_BUILD_DIR "/lib/"         \
+                                                                                   "cuda-emu' "
 
 #define NCCL_THERE (!access(SHEAF_BUILD_DIR "/lib/libsheaf-nccl.so", F_OK))
 
@@ -283,7 +284,7 @@ Test(shared_gpu, failures, .timeout = 600) {
         char env[512], args[512];
         const double begin = run_seconds();
         snprintf(env, sizeof env, CUDA "%s", cases[i].env);
-        snprintf(args, sizeof args, "-m " MODEL " -p the -n 3 -v --devices CUDA0@0,CUDA%d@1",
+        snprintf(args, sizeof args, "-m '" MODEL "' -p the -n 3 -v --devices CUDA0@0,CUDA%d@1",
                  strstr(cases[i].env, "devices=2") ? 1 : 0);
         const int status = run(2, env, args);
         cr_assert(status >= 0 && (status != 0) == cases[i].status, "case %zu: status %d\n%s", i,
@@ -292,6 +293,27 @@ Test(shared_gpu, failures, .timeout = 600) {
         cr_assert_lt(run_seconds() - begin, DEADLINE / 2, "case %zu", i);
     }
     cr_assert_eq(run_command("ls /dev/shm | grep ^sheaf", 10, out, sizeof out), 1, "%s", out);
+}
+
+/* ---- the NCCL module: members of one process, through a library that stands in for NCCL ---- */
+
+#define NCCL_EMU "/lib/nccl-emu"
+#define NCCL                                                                                       \
+    "SHEAF_CPU_THREADS=1 SHEAF_CPU_DEVICES=1 SHEAF_COMM_DEVICE=nccl "                              \
+    "SHEAF_TEST_CUDA_EMU=devices=3 "                                                               \
+    "SHEAF_BACKEND_PATH='" SHEAF_BUILD_DIR "/lib/cuda-emu:" SHEAF_BUILD_DIR NCCL_EMU "' "          \
+    "SHEAF_NCCL_LIBRARY='" SHEAF_BUILD_DIR NCCL_EMU "/libnccl_emulated.so' "
+
+/* It ends the process when memory is made or freed between collectives. */
+Test(nccl, every_size, .timeout = 600) {
+    static const char *const cases[] = {NCCL, NCCL "SHEAF_NCCL_SUMS=nccl "};
+    need_emulation();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const int status =
+            run_mpirun(1, cases[i], DEADLINE, out, sizeof out, "helper-devcomm CUDA");
+        cr_expect_eq(status, 0, "case %zu: status %d\n%s", i, status, out);
+        cr_expect(strstr(out, "ok 3 members through nccl"), "case %zu: %s", i, out);
+    }
 }
 
 /* ---- the NCCL module, on a machine without a GPU ---- */

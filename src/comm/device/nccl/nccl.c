@@ -14,8 +14,8 @@
  * what may wait for a peer runs on a thread of its own, which is waited for with a deadline
  * (aside.h): making the communicators, the first exchange with every peer, which makes the
  * connections so that later calls find them, and ending. Between collectives no memory is made or
- * freed, except for a reduce-scatter larger than the scratch, and then only when the stream is
- * empty.
+ * freed: CUDA may wait for all work of the process then, also for a collective that another member of
+ * it is still to join. Sums that are larger than the scratch go piece by piece.
  *
  * Calls of a communicator and its end exclude each other by the member's lock. A member that does
  * not give it back in time hangs in such a call, which nothing but the abort ends. */
@@ -296,27 +296,21 @@ static enum sheaf_status drain(const struct made *m, const struct local *l, cons
     return e ? cuda_failed(e, what) : SHEAF_STATUS_SUCCESS;
 }
 
-static enum sheaf_status grow_scratch(struct made *m, struct local *l, size_t floats) {
-    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    if (floats <= l->scratch_floats) return st;
-    if (l->scratch && (st = drain(m, l, "larger scratch memory"))) return st;
-    cudaError_t e = cudaSetDevice(l->ordinal);
-    if (!e) e = cudaFree(l->scratch);
-    l->scratch = NULL;
-    l->scratch_floats = 0;
+static enum sheaf_status make_scratch(struct local *l, size_t floats) {
     void *p = NULL;
+    cudaError_t e = cudaSetDevice(l->ordinal);
     if (!e) e = cudaMalloc(&p, floats * sizeof *l->scratch);
-    if (e) return cuda_failed(e, "scratch memory of a collective");
+    if (e) return cuda_failed(e, "scratch memory of the group");
     l->scratch = p;
     l->scratch_floats = floats;
-    return st;
+    return SHEAF_STATUS_SUCCESS;
 }
 
 static size_t part_of_members(size_t n, size_t members) {
     return ((n + members - 1) / members + ALIGN - 1) / ALIGN * ALIGN;
 }
 /* What the largest one-shot all-reduce and a chunk of a larger one need. */
-static size_t first_scratch(const struct made *m) {
+static size_t scratch_of(const struct made *m) {
     const size_t n = (size_t)m->group.n;
     const size_t whole = ONE_SHOT_BYTES / sizeof(float) * n, parts = part_of_members(CHUNK, n) * n;
     return whole > parts ? whole : parts;
@@ -381,7 +375,7 @@ static enum sheaf_status start(struct made *m) {
     if (!s) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "NCCL: out of memory");
     *s = (struct starting){m, ncclInternalError};
     for (int i = 0; i < m->n_local && !st; i++) {
-        st = grow_scratch(m, &m->locals[i], first_scratch(m));
+        st = make_scratch(&m->locals[i], scratch_of(m));
         if (!st &&
             cudaMemsetAsync(m->locals[i].scratch, 0, m->locals[i].scratch_floats * sizeof(float),
                             m->locals[i].stream))
@@ -445,13 +439,11 @@ static enum sheaf_status create(const struct sheaf__devcomm_group *group, void *
 
 /* ---- collectives ---- */
 
-/* Makes the thread use the member's device, with that many floats of unused scratch. */
-static enum sheaf_status prepare(struct made *m, struct local *l, size_t floats) {
+/* Makes the thread use the member's device; what was in the scratch has been added. */
+static enum sheaf_status prepare(struct local *l) {
     const cudaError_t e = cudaSetDevice(l->ordinal);
     if (e) return cuda_failed(e, "use the device");
-    if (l->aborted) return was_ended();
-    const enum sheaf_status st = l->add(l->backend, NULL);
-    return st ? st : grow_scratch(m, l, floats);
+    return l->aborted ? was_ended() : l->add(l->backend, NULL);
 }
 
 /* What a member sends to another, and receives from it, in bytes. */
@@ -543,7 +535,7 @@ static enum sheaf_status reduce_chunk(struct made *m, struct local *l, float *da
     const size_t members = (size_t)m->group.n;
     const size_t part = part_of_members(n, members);
     const struct chunk c = {m, l, data, n, part};
-    enum sheaf_status st = prepare(m, l, part * members);
+    enum sheaf_status st = prepare(l);
     if (!st) st = exchange_all(m, l, scatter_with, &c);
     if (!st) st = sum(m, l, part, part_of(&c, l->member), part_floats(&c, l->member));
     if (!st) st = l->add(l->backend, NULL);
@@ -556,12 +548,12 @@ static enum sheaf_status all_reduce(void *made, int local, float *data, size_t n
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     if (!n) return st;
     if (m->sums_by_nccl) {
-        if ((st = prepare(m, l, 0)) || (st = enter(l))) return st;
+        if ((st = prepare(l)) || (st = enter(l))) return st;
         return leave(l, nccl.ncclAllReduce(data, data, n, ncclFloat32, ncclSum, l->comm, l->stream),
                      "all-reduce");
     }
     if (n * sizeof *data <= ONE_SHOT_BYTES) {
-        st = prepare(m, l, n * (size_t)m->group.n);
+        st = prepare(l);
         if (!st && !(st = enter(l)))
             st = leave(l, nccl.ncclAllGather(data, l->scratch, n, ncclFloat32, l->comm, l->stream),
                        "gather addends");
@@ -577,7 +569,8 @@ struct blocks { /* of reduce_scatter and all_gather: block j is that of member j
     const char *send;
     char *recv;
     const size_t *counts;
-    size_t unit; /* bytes */
+    size_t unit;     /* bytes */
+    size_t at, most; /* of reduce_scatter: from there on, so many of each block */
 };
 
 static size_t before(const size_t *counts, int member) {
@@ -586,14 +579,18 @@ static size_t before(const size_t *counts, int member) {
     return n;
 }
 
+static size_t piece_of(const struct blocks *b, int member) {
+    const size_t n = b->counts[member];
+    return n <= b->at ? 0 : n - b->at < b->most ? n - b->at : b->most;
+}
 static struct exchange addends_with(const void *user, int member) {
     const struct blocks *b = user;
-    const size_t mine = b->counts[b->l->member] * b->unit;
+    const size_t n = piece_of(b, member), mine = piece_of(b, b->l->member);
     return (struct exchange){
-        .send = b->send + before(b->counts, member) * b->unit,
-        .send_bytes = b->counts[member] * b->unit,
-        .recv = b->recv + (size_t)member * mine,
-        .recv_bytes = mine,
+        .send = b->send + (before(b->counts, member) + (n ? b->at : 0)) * b->unit,
+        .send_bytes = n * b->unit,
+        .recv = b->recv + (size_t)member * mine * b->unit,
+        .recv_bytes = mine * b->unit,
     };
 }
 static struct exchange blocks_with(const void *user, int member) {
@@ -610,19 +607,31 @@ static enum sheaf_status reduce_scatter(void *made, int local, const float *send
                                         const size_t *counts) {
     struct made *m = made;
     struct local *l = &m->locals[local];
-    const size_t mine = counts[l->member];
-    enum sheaf_status st = prepare(m, l, mine * (size_t)m->group.n);
-    const struct blocks b = {l, (const char *)send, (char *)l->scratch, counts, sizeof *send};
-    if (!st) st = exchange_all(m, l, addends_with, &b);
-    return st ? st : sum(m, l, mine, recv, mine);
+    struct blocks b = {l,
+                       (const char *)send,
+                       (char *)l->scratch,
+                       counts,
+                       sizeof *send,
+                       0,
+                       l->scratch_floats / (size_t)m->group.n};
+    size_t longest = 0;
+    for (int i = 0; i < m->group.n; i++) longest = counts[i] > longest ? counts[i] : longest;
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (; b.at < longest && !st; b.at += b.most) {
+        const size_t mine = piece_of(&b, l->member);
+        st = prepare(l);
+        if (!st) st = exchange_all(m, l, addends_with, &b);
+        if (!st) st = sum(m, l, mine, recv + (mine ? b.at : 0), mine);
+    }
+    return st;
 }
 
 static enum sheaf_status all_gather(void *made, int local, const void *send, void *recv,
                                     const size_t *bytes) {
     struct made *m = made;
     struct local *l = &m->locals[local];
-    const struct blocks b = {l, send, recv, bytes, 1};
-    enum sheaf_status st = prepare(m, l, 0);
+    const struct blocks b = {l, send, recv, bytes, 1, 0, 0};
+    enum sheaf_status st = prepare(l);
     return st ? st : exchange_all(m, l, blocks_with, &b);
 }
 
