@@ -316,6 +316,20 @@ Test(nccl, every_size, .timeout = 600) {
     }
 }
 
+/* In the communicators and in the first exchange, whose groups of calls end all the same, also of the
+ * first member. */
+Test(nccl, a_start_that_fails_ends, .timeout = 600) {
+    need_emulation();
+    for (int call = 4; call <= 7; call += 3) {
+        char env[1024];
+        snprintf(env, sizeof env, NCCL "SHEAF_TEST_NCCL=fail=cudaSetDevice:%d", call);
+        const int status = run_mpirun(1, env, DEADLINE, out, sizeof out, "helper-devcomm CUDA");
+        cr_expect(run_returns(status, 1), "call %d: status %d\n%s", call, status, out);
+        cr_expect(strstr(out, "make a communicator: unhandled cuda error"), "call %d: %s", call,
+                  out);
+    }
+}
+
 /* ---- the NCCL module, on a machine without a GPU ---- */
 
 Test(nccl, loads_everywhere) {

@@ -339,9 +339,10 @@ static ncclResult_t meet(struct made *m, size_t bytes) {
     for (int i = 0; i < m->n_local && r == ncclSuccess; i++) {
         struct local *l = &m->locals[i];
         char *at = (char *)l->scratch;
-        if (cudaSetDevice(l->ordinal)) return ncclUnhandledCudaError;
-        r = nccl.ncclAllGather(at + (size_t)l->member * bytes, at, bytes, ncclInt8, l->comm,
-                               l->stream);
+        if (cudaSetDevice(l->ordinal)) r = ncclUnhandledCudaError;
+        if (r == ncclSuccess)
+            r = nccl.ncclAllGather(at + (size_t)l->member * bytes, at, bytes, ncclInt8, l->comm,
+                                   l->stream);
         if (r == ncclSuccess && m->sums_by_nccl)
             r = nccl.ncclAllReduce(at, at, bytes / sizeof(float), ncclFloat32, ncclSum, l->comm,
                                    l->stream);
