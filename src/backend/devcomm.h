@@ -52,7 +52,8 @@ struct sheaf__devcomm_i {
     enum sheaf_status (*make_key)(uint8_t key[SHEAF__DEVCOMM_KEY_BYTES]);
     /* By all ranks of the group at once. Returns when it is ready, or give_up says so. */
     enum sheaf_status (*create)(const struct sheaf__devcomm_group *group, void **out);
-    /* destroy waits for no work; abort ends what is under way, from any thread. */
+    /* destroy waits, but not for long, for what the streams still hold and for the other members, so
+     * that no memory goes which is read; abort ends what is under way, from any thread. */
     void (*destroy)(void *made);
     void (*abort)(void *made);
     /* As those of sheaf/comm.h, but the data are in the memory of the local member's device, and

@@ -119,6 +119,36 @@ enum sheaf_status make_key(uint8_t out[SHEAF__DEVCOMM_KEY_BYTES]) {
     return SHEAF_STATUS_SUCCESS;
 }
 
+/* ---- queues ---- */
+
+cudaError_t query(const struct local *l) {
+    const cudaError_t e = cudaStreamQuery(l->stream);
+    if (e == cudaErrorNotReady) cudaGetLastError(); /* or the next launch would find it */
+    return e;
+}
+
+/* Ranks that wait for each other on few cores must not take these from each other. */
+void rest(unsigned spins) {
+    if (spins > 2 * SPINS) {
+        sheaf__nap(NAP_NS);
+    } else if (spins > SPINS) {
+        sched_yield();
+    }
+}
+
+enum sheaf_status poll(void *made, int local, bool *done) {
+    struct made *m = (struct made *)made;
+    struct local *l = &m->locals[local];
+    if (load(&m->aborted)) return sheaf_set_error(SHEAF_STATUS_PEER, "the group was ended");
+    enum sheaf_status st = sheaf__cuda_backend_sum(l->backend, NULL);
+    cudaError_t e = st ? cudaSuccess : cudaSetDevice(l->device->ordinal);
+    if (!st && !e) e = query(l);
+    *done = !st && !e;
+    return st || !e || e == cudaErrorNotReady
+               ? st
+               : sheaf__cuda_error(l->device->name, e, "waiting for the queue");
+}
+
 /* ---- life ---- */
 
 /* Until all seats are past a state, or it is over. Every member's state is asked each time, so that
@@ -220,18 +250,33 @@ void abort_group(void *made) {
     store(&m->aborted, 1u);
 }
 
-/* A member's memory must outlive the others' use of it: they are waited for, but not for long. */
+/* Have all local queues done what they hold? */
+bool are_empty_by(struct made *m, uint64_t end) {
+    bool empty = true;
+    for (int i = 0; i < m->group.n_local && empty; i++) {
+        bool done = !m->locals[i].places;
+        for (unsigned spins = SPINS; !done && empty; rest(spins++))
+            empty = !poll(m, i, &done) && (done || !time_is_up(&end));
+    }
+    return empty;
+}
+
+/* The queues here may read the others' memory until they are empty, the others' this one's until they
+ * are gone. Both are waited for, but not for long. What may still be read then stays until the process
+ * ends: to free it would wait for the device, without a deadline. */
 void destroy(void *made) {
     struct made *m = (struct made *)made;
+    const bool joined = m->seats && load(&m->seats[m->group.local[0]].state) != BROKEN;
+    const uint64_t end = sheaf__time_ns() + FAREWELL_S * UINT64_C(1000000000);
+    bool unused = !load(&m->aborted) && are_empty_by(m, end);
     if (m->locals[0].device) cudaSetDevice(m->locals[0].device->ordinal); /* it opened them */
-    for (int i = 0; i < m->group.n; i++)
+    for (int i = 0; i < m->group.n && unused; i++)
         if (m->opened[i]) cudaIpcCloseMemHandle(m->places[i]);
-    if (m->seats && load(&m->seats[m->group.local[0]].state) != BROKEN) {
-        say(m, GONE);
-        const uint64_t end = sheaf__time_ns() + FAREWELL_S * UINT64_C(1000000000);
-        if (!m->aborted) await_state(m, GONE, time_is_up, &end);
+    if (joined) {
+        say(m, unused ? GONE : BROKEN);
+        unused = unused && !await_state(m, GONE, time_is_up, &end);
     }
-    for (int i = 0; i < m->group.n_local; i++) {
+    for (int i = 0; i < m->group.n_local && unused; i++) {
         struct local *l = &m->locals[i];
         if (!l->places) continue;
         cudaSetDevice(l->device->ordinal);
@@ -292,21 +337,6 @@ enum sheaf_status over(const struct made *m, const struct local *l, const char *
     if (!m->group.give_up()) return SHEAF_STATUS_SUCCESS;
     return sheaf_set_error(SHEAF_STATUS_TIMEOUT, "%s: %s did not come in time", l->device->name,
                            waits_for);
-}
-
-cudaError_t query(const struct local *l) {
-    const cudaError_t e = cudaStreamQuery(l->stream);
-    if (e == cudaErrorNotReady) cudaGetLastError(); /* or the next launch would find it */
-    return e;
-}
-
-/* Ranks that wait for each other on few cores must not take these from each other. */
-void rest(unsigned spins) {
-    if (spins > 2 * SPINS) {
-        sheaf__nap(NAP_NS);
-    } else if (spins > SPINS) {
-        sched_yield();
-    }
 }
 
 /* `bytes` from `from` to this member's place of the next step; returns once all members' are there.
@@ -412,19 +442,6 @@ enum sheaf_status all_gather(void *made, int local, const void *send, void *recv
         }
     }
     return st;
-}
-
-enum sheaf_status poll(void *made, int local, bool *done) {
-    struct made *m = (struct made *)made;
-    struct local *l = &m->locals[local];
-    if (load(&m->aborted)) return sheaf_set_error(SHEAF_STATUS_PEER, "the group was ended");
-    enum sheaf_status st = sheaf__cuda_backend_sum(l->backend, NULL);
-    cudaError_t e = st ? cudaSuccess : cudaSetDevice(l->device->ordinal);
-    if (!st && !e) e = query(l);
-    *done = !st && !e;
-    return st || !e || e == cudaErrorNotReady
-               ? st
-               : sheaf__cuda_error(l->device->name, e, "waiting for the queue");
 }
 
 struct sheaf__devcomm_i make_interface() {

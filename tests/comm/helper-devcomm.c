@@ -1,7 +1,8 @@
 /* Collectives on the devices' own memory, between all devices of the job whose names begin with the
  * argument: every kind, sizes from one float to several chunks, uneven and empty blocks, compared
- * bit by bit with sums in member order. Started by test-devcomm.c and scripts/gpu-check. Prints "ok
- * N members through NAME". "version": prints NCCL's version instead. */
+ * bit by bit with sums in member order. The group ends behind an all-reduce that no call has waited for.
+ * Started by test-devcomm.c and scripts/gpu-check. Prints "ok N members through NAME". "version": prints
+ * NCCL's version instead. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +18,7 @@ static const size_t sizes[N_SIZES] = {1, 37, 4096, 65537, 1 << 20, 5000001};
 static struct sheaf__devcomm *dc;
 static int n, n_local, first;
 static sheaf_backend_t backends[MOST];
+static sheaf_backend_buffer_t buffers[MOST];
 
 static float value(int member, size_t i) { /* sums of these depend on the order */
     const uint32_t x = ((uint32_t)i * 2654435761u) ^ ((uint32_t)member * 40503u + 7u);
@@ -114,13 +116,12 @@ static void *run_member(void *arg) {
         (struct sheaf_init_params){.mem_size = 2 * sheaf_tensor_overhead(), .no_alloc = true});
     struct sheaf_tensor *a = sheaf_new_tensor_1d(ctx, SHEAF_TYPE_F32, (int64_t)most);
     struct sheaf_tensor *b = sheaf_new_tensor_1d(ctx, SHEAF_TYPE_F32, (int64_t)most);
-    sheaf_backend_buffer_t buffer = NULL;
     float *host = malloc(most * sizeof *host);
-    bool ok = host && !sheaf_backend_alloc_ctx_tensors(ctx, backends[local], &buffer);
+    bool ok = host && !sheaf_backend_alloc_ctx_tensors(ctx, backends[local], &buffers[local]);
     if (!ok) fprintf(stderr, "member %d: %s\n", first + local, sheaf_last_error());
     for (int i = 0; i < N_SIZES && ok; i++) ok = run_size(local, sizes[i], a, b, host);
+    if (ok) ok = !submit(local, SHEAF_COMM_ALL_REDUCE, a, a, sizes[3], NULL);
     if (!ok) sheaf_world_abort("a member failed");
-    sheaf_backend_buffer_free(buffer);
     sheaf_free(ctx);
     free(host);
     return ok ? NULL : arg;
@@ -165,7 +166,11 @@ static bool run(const char *kind, char *text, size_t size) {
     }
     sheaf__devcomm_free(dc);
     sheaf_comm_free(comm);
-    for (int i = 0; i < n_local; i++) sheaf_backend_free(backends[i]);
+    for (int i = 0; i < n_local; i++) {
+        ok = !sheaf_backend_synchronize(backends[i]) && ok;
+        sheaf_backend_buffer_free(buffers[i]);
+        sheaf_backend_free(backends[i]);
+    }
     return ok;
 }
 

@@ -208,9 +208,8 @@ Test(devcomm, a_peer_that_never_comes, .timeout = 100) {
 
 /* ---- members on one GPU: the CUDA backend's own, its kernels and IPC by the emulator ---- */
 
-#define CUDA                                                                                       \
-    "SHEAF_CPU_THREADS=1 SHEAF_CPU_DEVICES=1 SHEAF_BACKEND_PATH='" SHEAF_BUILD_DIR "/lib/"         \
-                                                                                   "cuda-emu' "
+#define ONE  "SHEAF_CPU_THREADS=1 SHEAF_CPU_DEVICES=1 "
+#define CUDA ONE "SHEAF_BACKEND_PATH='" SHEAF_BUILD_DIR "/lib/cuda-emu' "
 
 #define NCCL_THERE (!access(SHEAF_BUILD_DIR "/lib/libsheaf-nccl.so", F_OK))
 
@@ -299,10 +298,9 @@ Test(shared_gpu, failures, .timeout = 600) {
 
 #define NCCL_EMU "/lib/nccl-emu"
 #define NCCL                                                                                       \
-    "SHEAF_CPU_THREADS=1 SHEAF_CPU_DEVICES=1 SHEAF_COMM_DEVICE=nccl "                              \
-    "SHEAF_TEST_CUDA_EMU=devices=3 "                                                               \
-    "SHEAF_BACKEND_PATH='" SHEAF_BUILD_DIR "/lib/cuda-emu:" SHEAF_BUILD_DIR NCCL_EMU "' "          \
-    "SHEAF_NCCL_LIBRARY='" SHEAF_BUILD_DIR NCCL_EMU "/libnccl_emulated.so' "
+    ONE "SHEAF_COMM_DEVICE=nccl SHEAF_TEST_CUDA_EMU=devices=3 "                                    \
+        "SHEAF_BACKEND_PATH='" SHEAF_BUILD_DIR "/lib/cuda-emu:" SHEAF_BUILD_DIR NCCL_EMU "' "      \
+        "SHEAF_NCCL_LIBRARY='" SHEAF_BUILD_DIR NCCL_EMU "/libnccl_emulated.so' "
 
 /* It ends the process when memory is made or freed between collectives. */
 Test(nccl, every_size, .timeout = 600) {

@@ -26,6 +26,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include <atomic>
 #include <functional>
 #include <string>
 #include <vector>
@@ -73,7 +74,8 @@ struct emu_graph {
     std::vector<std::function<void()>> work;
 };
 struct emu_stream {
-    emu_graph *capture; /* NULL: things run at once */
+    emu_graph *capture;     /* NULL: things run at once */
+    std::atomic<bool> busy; /* the host does not know yet that they are done */
 };
 typedef struct emu_stream *cudaStream_t;
 struct emu_kernel {

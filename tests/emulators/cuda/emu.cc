@@ -360,11 +360,24 @@ struct emu_event {
     long waits; /* that had ended by then */
 };
 
+/* Streams whose work the host has neither waited for nor found done. That of a thread is waited for in the
+ * call that uses it. */
+static std::atomic<int> n_busy;
+static void busy(cudaStream_t s) {
+    if (s != cudaStreamPerThread && s && !s->busy.exchange(true)) n_busy++;
+}
+static bool idle(cudaStream_t s) { /* was it busy? */
+    const bool was = s != cudaStreamPerThread && s && s->busy.exchange(false);
+    n_busy -= was;
+    return was;
+}
+
 static cudaError_t submit(cudaStream_t s, const std::function<void()> &work) {
     if (s != cudaStreamPerThread && s && s->capture) {
         s->capture->work.push_back(work);
     } else {
         work();
+        busy(s);
     }
     return cudaSuccess;
 }
@@ -411,6 +424,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned) {
     return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t s) {
+    idle(s);
     delete s;
     return cudaSuccess;
 }
@@ -420,17 +434,17 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s) {
     if (s != cudaStreamPerThread && s && s->capture) return give(cudaErrorStreamCaptureUnsupported);
     n_waits++;
     races_all_done();
+    idle(s);
     return cudaSuccess;
 }
+/* A stream that has work is found busy once. */
 cudaError_t cudaStreamQuery(cudaStream_t s) {
-    static thread_local bool ready;
     static thread_local long queries;
     MAY_FAIL("cudaStreamQuery", cudaErrorIllegalAddress);
     if (s != cudaStreamPerThread && s && s->capture) return give(cudaErrorStreamCaptureUnsupported);
     const long never = setting("never", 0);
     if (never && ++queries >= never) return give(cudaErrorNotReady);
-    ready = !ready;
-    return ready ? give(cudaErrorNotReady) : cudaSuccess;
+    return idle(s) ? give(cudaErrorNotReady) : cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned) {
@@ -474,8 +488,9 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t g, unsigned 
     *exec = new emu_graph(*g);
     return cudaSuccess;
 }
-cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t) {
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s) {
     MAY_FAIL("cudaGraphLaunch", cudaErrorLaunchFailure);
+    busy(s);
     if (getenv("SHEAF_TEST_CUDA_EMU_TRACE"))
         fprintf(stderr, "cuda-emu: replays a graph of %zu\n", exec->work.size());
     for (auto &w : exec->work) w();
@@ -631,6 +646,7 @@ cudaError_t cudaIpcCloseMemHandle(void *p) {
     std::lock_guard<std::mutex> hold(lock);
     auto it = blocks.find(p);
     if (it == blocks.end() || !it->second.opened) return give(cudaErrorInvalidValue);
+    if (n_busy) die("memory of another process goes while a stream may read it");
     munmap(it->second.base, it->second.mapped);
     blocks.erase(it);
     return cudaSuccess;

@@ -253,6 +253,7 @@ static void finish_all(struct made *m) {
             free(e);
             continue;
         }
+        l->add(l->backend, NULL); /* a sum that is kept reads the scratch */
         *e = (struct ending){l->comm, l->ordinal};
         if (!sheaf__aside(finish_one, e, time_is_up, &end, &begun)) m->left = true;
         if (!begun) free(e);
