@@ -142,8 +142,10 @@ struct sheaf_backend_i {
      * is called; it is a leaf of later graphs. `tensor` is a key, it may be gone. */
     void (*release_tensor)(sheaf_backend_t backend, const struct sheaf_tensor *tensor);
     /* Since version 3. Does all of graph_compute except the arithmetic: takes the memory that the
-     * graph needs besides that of its tensors, and keeps it. For backends with release_tensor,
-     * whose results have memory of their own; the graph is placed as for a compute. */
+     * graph needs besides that of its tensors, and keeps it; the graph is placed as for a compute.
+     * The scheduler calls it of backends with release_tensor, whose results have memory of their own;
+     * a meta device of its members, before the first compute of a graph: what it cannot take now is
+     * that compute's failure. May wait for the queue. */
     enum sheaf_status (*graph_reserve)(sheaf_backend_t backend, struct sheaf_cgraph *graph);
     /* Since version 5. sheaf_backend_tensors_set, of tensors that have memory and are not empty. */
     enum sheaf_status (*set_tensors)(sheaf_backend_t backend,

@@ -452,6 +452,15 @@ static enum sheaf_status run_nodes(struct backend *b, struct nodes nodes, uint64
     return st ? st : launch_nodes(b, nodes);
 }
 
+static enum sheaf_status graph_reserve(sheaf_backend_t base, struct sheaf_cgraph *graph) {
+    const struct nodes nodes = {graph->nodes, graph->n_nodes, 0};
+    struct backend *b = backend_of(base);
+    const enum sheaf_status st = use_device(b);
+    if (st) return st;
+    const cudaError_t e = cudaStreamSynchronize(b->q.stream); /* so that old memory goes now */
+    return e ? sheaf__cuda_error(b->device->name, e, "waiting for the queue") : prepare(b, nodes);
+}
+
 static enum sheaf_status graph_compute_async(sheaf_backend_t base, struct sheaf_cgraph *graph) {
     const struct nodes nodes = {graph->nodes, graph->n_nodes, graph->version};
     return run_nodes(backend_of(base), nodes, graph->uid);
@@ -779,6 +788,7 @@ static struct sheaf_backend_i make_backend_i() {
     i.graph_plan_compute = plan_compute;
     i.event_record = event_record;
     i.event_wait = event_wait;
+    i.graph_reserve = graph_reserve;
     i.set_tensors = set_tensors;
     return i;
 }

@@ -32,11 +32,12 @@ static enum sheaf_status run_graph(struct meta_backend *b, struct sheaf_cgraph *
     enum sheaf_status st = sheaf__meta_find_program(b, graph, &p);
     if (st) return st;
     st = sheaf__meta_prepare(b, p, graph);
+    if (!st && !p->last_use) st = sheaf__meta_reserve(b, p);
     if (st) return dry ? st : sheaf__meta_end_apart(st);
     p->uid = graph->uid;
     p->last_use = ++b->clock;
     b->follow.node = b->follow.fn && !b->check ? number_of_node(graph, b->follow.tensor) : -1;
-    st = dry ? sheaf__meta_reserve_staging(b, p) : sheaf__meta_run_program(b, p);
+    if (!dry) st = sheaf__meta_run_program(b, p);
     if (!dry && !st) b->uploads = false;
     const enum sheaf_status failure =
         b->lives_on && !sheaf_world_failed() ? st : SHEAF_STATUS_SUCCESS;

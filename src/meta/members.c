@@ -8,18 +8,31 @@
 
 enum { SPIN = 2000 };
 
-enum sheaf_status sheaf__meta_reserve_staging(struct meta_backend *b,
-                                              const struct meta_program *p) {
+static enum sheaf_status reserve_instr(struct meta_member *me, struct meta_instr *instr) {
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    void *host;
+    if (instr->kind == INSTR_SPAN) {
+        sheaf_backend_t device = me->device_backend;
+        if (device->iface->graph_reserve && device->iface->graph_reserve(device, &instr->span))
+            sheaf_clear_error(); /* its compute says so again */
+        return st;
+    }
+    if (instr->kind != INSTR_COPY && (instr->kind != INSTR_COLLECTIVE || me->backend->devcomm))
+        return st;
+    if (instr->in) st = sheaf__meta_stage(&me->in, sheaf_nbytes(instr->in), &host);
+    return st ? st : sheaf__meta_stage(&me->out, sheaf_nbytes(instr->out), &host);
+}
+
+enum sheaf_status sheaf__meta_reserve(struct meta_backend *b, const struct meta_program *p) {
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     for (int m = 0; m < b->dev->n_local; m++) {
         struct meta_member *me = &b->members[m];
-        for (int i = 0; me->staged && i < p->parts[m].n_instrs && !st; i++) {
-            const struct meta_instr *instr = &p->parts[m].instrs[i];
-            void *host;
-            if (instr->kind != INSTR_COLLECTIVE && instr->kind != INSTR_COPY) continue;
-            if (instr->in) st = sheaf__meta_stage(&me->in, sheaf_nbytes(instr->in), &host);
-            if (!st) st = sheaf__meta_stage(&me->out, sheaf_nbytes(instr->out), &host);
-        }
+        const struct meta_part *part = &p->parts[m];
+        void *host;
+        for (int i = 0; me->staged && i < part->n_instrs && !st; i++)
+            st = reserve_instr(me, &part->instrs[i]);
+        for (int i = 0; me->staged && b->check && i < part->graph.n_nodes && !st; i++)
+            st = sheaf__meta_stage(&me->in, sheaf_nbytes(part->graph.nodes[i]), &host);
     }
     return st;
 }

@@ -275,7 +275,7 @@ enum sheaf_status sheaf__sched_dry_run(struct sheaf_backend_sched *s, struct sch
     sheaf__sched_release_all(s);
     for (int i = 0; i < slot->splits.n && !st; i++) {
         const struct sched_split *sp = &slot->splits.at[i];
-        if (!s->backends[sp->backend]->iface->graph_reserve) continue;
+        if (!sheaf__sched_reserves(s, sp->backend)) continue;
         st = submit(s, slot, sp, &slot->subgraphs.at[sp->subgraph], true);
         release(s, sp->last);
     }

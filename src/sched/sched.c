@@ -306,8 +306,7 @@ static void take_memory_back(struct sheaf_backend_sched *s, struct sheaf_cgraph 
 enum sheaf_status sheaf_backend_sched_reserve(sheaf_backend_sched_t s, struct sheaf_cgraph *graph) {
     enum sheaf_status st = sheaf_backend_sched_synchronize(s);
     bool hand_on = false;
-    for (int b = 0; b < s->n_backends; b++)
-        hand_on = hand_on || s->backends[b]->iface->graph_reserve;
+    for (int b = 0; b < s->n_backends; b++) hand_on = hand_on || sheaf__sched_reserves(s, b);
     for (int c = 0; c < s->n_copies && !st; c++) { /* every slot's lists take the graph's size */
         struct sched_slot *slot = &s->slots[s->current];
         st = split(s, graph);

@@ -182,6 +182,10 @@ void sheaf__sched_unpatch(struct sched_slot *slot);
 static inline bool sheaf__sched_hands_on(const struct sheaf_backend_sched *s, int backend) {
     return s->backends[backend]->iface->release_tensor != NULL;
 }
+/* Does it take memory for such graphs ahead? */
+static inline bool sheaf__sched_reserves(const struct sheaf_backend_sched *s, int backend) {
+    return sheaf__sched_hands_on(s, backend) && s->backends[backend]->iface->graph_reserve;
+}
 /* Makes the subgraph of nodes [first, last) of a split; the slot is patched. */
 enum sheaf_status sheaf__sched_subgraph(struct sheaf_backend_sched *s, struct sched_slot *slot,
                                         const struct sched_split *split, int first, int last,

@@ -16,8 +16,8 @@
  * SHEAF_TEST_CUDA_EMU sets up the machine: "devices=2,cc=90,memory=N,fail=NAME:COUNT" (the COUNTth call
  * of the runtime function NAME fails; never=N: from the Nth cudaStreamQuery on, nothing is done;
  * peers=0: no GPU reaches another's memory; peers=1: copies between GPUs that do not reach each
- * other fail; order=SEED: an order by chance, above; busy=1: an event is done after a later wait).
- */
+ * other fail; order=SEED: an order by chance, above; busy=1: an event is done after a later wait;
+ * home=1: memory is made and freed on the process's first thread alone). */
 #ifndef SHEAF_CUDA_EMU_RUNTIME_H
 #define SHEAF_CUDA_EMU_RUNTIME_H
 

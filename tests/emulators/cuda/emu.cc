@@ -564,9 +564,15 @@ cudaError_t cudaMemGetInfo(size_t *available, size_t *total) {
     *available = *total - used[device_now];
     return cudaSuccess;
 }
+/* These may wait for all work of the process on its GPUs. Members of one process each have a thread, all
+ * but the first, and while these run, a collective may be under way that waits for the caller. */
+static void may_wait_for_all(const char *what) {
+    if (setting("home", 0) && gettid() != getpid()) die(what);
+}
 /* Ends at an inaccessible page, so what reads behind it dies; begins at a multiple of 256. */
 cudaError_t cudaMalloc(void **p, size_t size) {
     MAY_FAIL("cudaMalloc", cudaErrorMemoryAllocation);
+    may_wait_for_all("cudaMalloc on another thread than the first");
     std::lock_guard<std::mutex> hold(lock);
     if (used[device_now] + size > (size_t)setting("memory", 1L << 30))
         return give(cudaErrorMemoryAllocation);
@@ -582,6 +588,7 @@ cudaError_t cudaMalloc(void **p, size_t size) {
     return cudaSuccess;
 }
 cudaError_t cudaFree(void *p) {
+    may_wait_for_all("cudaFree on another thread than the first");
     std::lock_guard<std::mutex> hold(lock);
     auto it = blocks.find(p);
     if (!p) return cudaSuccess;
@@ -654,10 +661,12 @@ cudaError_t cudaIpcCloseMemHandle(void *p) {
 
 cudaError_t cudaHostAlloc(void **p, size_t size, unsigned) {
     MAY_FAIL("cudaHostAlloc", cudaErrorMemoryAllocation);
+    may_wait_for_all("cudaHostAlloc on another thread than the first");
     *p = aligned_alloc(4096, (size + 4095) / 4096 * 4096);
     return *p ? cudaSuccess : give(cudaErrorMemoryAllocation);
 }
 cudaError_t cudaFreeHost(void *p) {
+    may_wait_for_all("cudaFreeHost on another thread than the first");
     free(p);
     return cudaSuccess;
 }
