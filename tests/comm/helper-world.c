@@ -201,7 +201,14 @@ static bool blocks(const char *how) {
         }
         if (odd && i == 0 && !strcmp(how, "blocks-short")) sizes[i][me]--;
         if (odd && i == 0 && !strcmp(how, "blocks-long")) sizes[i][me]++;
+        if (i == 0 && me == ROOT && sheaf_world_barrier("before")) return false;
+        if (i == 0 && me == ROOT && !strcmp(how, "blocks-load")) sleep(2);
         if (sheaf__blocks_start(round[i], data[i], sizes[i], ROOT, what)) return false;
+        if (i || me == ROOT) continue;
+        if (sheaf__blocks_poll(round[0], &done)) return false;
+        if (done && sizes[0][me]) return wrong("a block is there before it was sent");
+        if (sheaf_world_barrier("before")) return false;
+        if (!strcmp(how, "blocks-load")) sheaf_world_enter(SHEAF_PHASE_LOAD, "weights");
     }
     for (int i = 0; i < ROUNDS; i++) {
         for (done = false; !done && i == 1;) /* the others are only waited for */

@@ -330,6 +330,8 @@ Test(world_ranks, exchange_control_messages, .timeout = 120) {
 }
 Test(world_ranks, exchange_blocks, .timeout = 120) {
     for (int np = 2; np <= 4; np += RANKS_STEP) expect_ok(NULL, np, "blocks");
+    /* as long as loading may take, where they are waited for in it */
+    expect_ok("SHEAF_TIMEOUT_COLLECTIVE_MS=1000", 2, "blocks-load");
 }
 /* The rank that notices is the odd one: it names what it has, and the rank that sent it. */
 Test(world_ranks, that_disagree_on_blocks_end_with_one_message, .timeout = 120) {

@@ -1,4 +1,5 @@
-/* A block is one message of MPI: a header that says which round its sender is in, and the bytes. */
+/* A block is one message of MPI, which knows its length: a header that says which round its sender is
+ * in, and the bytes. */
 #include "comm/world/blocks.h"
 
 #include <stdio.h>
@@ -8,12 +9,9 @@
 
 enum {
     TAG_BLOCK = 3, /* control messages have the ones below */
-    MAGIC = 0x4b4c4253,
-    /* header: magic 4, 4 of zeros, round 8, bytes 8, what as text */
-    H_MAGIC = 0,
-    H_ROUND = 8,
-    H_SIZE = 16,
-    H_WHAT = 24,
+    /* header: round 8, what as text */
+    H_ROUND = 0,
+    H_WHAT = 8,
     WHAT_BYTES = SHEAF__BLOCK_HEADER - H_WHAT,
 };
 
@@ -55,11 +53,8 @@ static void describe(const void *user, char *text, size_t size) {
     snprintf(text, size, "blocks of '%s'", b->what);
 }
 
-static void write_header(const struct sheaf__blocks *b, uint8_t *h, size_t size) {
-    memset(h, 0, SHEAF__BLOCK_HEADER);
-    sheaf__put_le(h + H_MAGIC, MAGIC, 4);
+static void write_header(const struct sheaf__blocks *b, uint8_t *h) {
     sheaf__put_le(h + H_ROUND, b->round, 8);
-    sheaf__put_le(h + H_SIZE, size, 8);
     memcpy(h + H_WHAT, b->what, WHAT_BYTES);
 }
 
@@ -80,7 +75,7 @@ static int post(struct sheaf__blocks *b, const size_t *sizes) {
     for (int r = 0; r < w->size && !code; r++) {
         const size_t size = SHEAF__BLOCK_HEADER + sizes[r];
         if (r == w->rank || !sizes[r]) continue;
-        write_header(b, at, sizes[r]);
+        write_header(b, at);
         b->peers[b->n] = r;
         code = MPI_Isend(at, (int)size, MPI_BYTE, r, TAG_BLOCK, w->control, &b->requests[b->n]);
         b->n += !code;
@@ -113,9 +108,8 @@ static enum sheaf_status check(const struct sheaf__blocks *b) {
     const uint8_t *h = b->data;
     int count = 0;
     MPI_Get_count(&b->statuses[0], MPI_BYTE, &count);
-    if ((size_t)count == SHEAF__BLOCK_HEADER + b->size && sheaf__get_le(h + H_MAGIC, 4) == MAGIC &&
-        sheaf__get_le(h + H_ROUND, 8) == b->round && sheaf__get_le(h + H_SIZE, 8) == b->size &&
-        !memcmp(h + H_WHAT, b->what, WHAT_BYTES))
+    if ((size_t)count == SHEAF__BLOCK_HEADER + b->size &&
+        sheaf__get_le(h + H_ROUND, 8) == b->round && !memcmp(h + H_WHAT, b->what, WHAT_BYTES))
         return SHEAF_STATUS_SUCCESS;
     return sheaf__fail(SHEAF_STATUS_PEER,
                        "blocks of '%s': %s sent %d bytes that are not block %llu of %zu bytes; all "
@@ -139,7 +133,6 @@ enum sheaf_status sheaf__blocks_poll(struct sheaf__blocks *b, bool *done) {
 
 enum sheaf_status sheaf__blocks_wait(struct sheaf__blocks *b) {
     if (sheaf__has_failed(sheaf__world())) return sheaf__report_failure();
-    if (!b->n) return SHEAF_STATUS_SUCCESS;
     const uint64_t start = sheaf__time_ns();
     struct sheaf__absence away = {.looked = start};
     const enum sheaf_phase outer = sheaf__enter_exchange(b->what, start);
@@ -159,6 +152,5 @@ enum sheaf_status sheaf__blocks_wait(struct sheaf__blocks *b) {
     };
     const enum sheaf_status st = sheaf__mpi_wait_all(&wait);
     sheaf__leave_exchange(outer);
-    b->n = 0;
     return st || !b->size ? st : check(b);
 }
