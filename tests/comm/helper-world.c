@@ -264,6 +264,8 @@ static bool differ(const char *how) {
     if (!strcmp(how, "call"))
         return !(odd ? sheaf_world_barrier("one thing")
                      : sheaf_world_all_gather(data, 4, data, "another"));
+    if (!strcmp(how, "kind"))
+        return !(odd ? sheaf_world_barrier("same") : sheaf_world_all_gather(data, 0, data, "same"));
     if (!strcmp(how, "what")) return !sheaf_world_barrier(odd ? "load" : "save");
     if (!strcmp(how, "size")) return !sheaf_world_all_gather_v(data, data, sizes, "sizes");
     if (!strcmp(how, "root")) /* a root receives nothing: the next exchange shows it */

@@ -454,6 +454,7 @@ Test(world_ranks, that_disagree_end_with_one_message, .timeout = 300) {
         const char *mode, *a, *b;
     } cases[] = {
         {"call", "barrier 'one thing'", "all_gather 'another'"},
+        {"kind", "barrier 'same'", "all_gather 'same'"},
         {"what", "barrier 'load'", "barrier 'save'"},
         {"size", "all_gather 'sizes'", "5 bytes"},
         {"root", "rank 1 (", "broadcast 'token'"},
