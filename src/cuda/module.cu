@@ -15,7 +15,7 @@
 #include "cuda/device.h"
 #include "sheaf/settings.h"
 
-/* Architectures in the build: machine code for each of SHEAF_CUDA_ARCHS, and code that the driver
+/* Architectures in the build, ascending: machine code for each of SHEAF_CUDA_ARCHS, and code that the driver
  * compiles for whatever is newer than SHEAF_CUDA_PTX (0: none). */
 static const int archs[] = {SHEAF_CUDA_ARCHS};
 
@@ -160,8 +160,7 @@ static const struct sheaf_backend_device_i device_i = make_device_i();
 static int code_for(int capability) {
     int best = 0;
     for (size_t i = 0; i < sizeof archs / sizeof *archs; i++) {
-        if (archs[i] / 10 == capability / 10 && archs[i] <= capability && archs[i] > best)
-            best = archs[i];
+        if (archs[i] / 10 == capability / 10 && archs[i] <= capability) best = archs[i];
     }
     return best ? best : SHEAF_CUDA_PTX <= capability ? SHEAF_CUDA_PTX : 0;
 }

@@ -104,6 +104,9 @@ Test(cuda_emu, which_devices_are_listed) {
         {"devices=3", "1", "2", 2, "CUDA1", ""},
         {"devices=1", "3", "4", 1, "CUDA0", ""},
         {"devices=2", "3", "4", 1, "CUDA1", ""},
+        {"devices=2", "2", "4", 1, "CUDA0", ""},
+        {"devices=4", "3", "2", 4, "CUDA0", ""},
+        {"devices=17", NULL, NULL, 16, "CUDA0", ""},
         {"devices=2", "x", "4", 2, "CUDA0", ""},
         {"devices=2,fail=cudaGetDeviceProperties:1", NULL, NULL, 1, "CUDA1", ""},
     };
@@ -134,6 +137,8 @@ Test(cuda_emu, shares_of_slurm) {
         {"2(x2),4", "0", "1", "CUDA2", 2}, {"2(x2),4", "1", "0", "CUDA0", 2},
         {"2(x2),4", "2", "3", "CUDA3", 1}, {"4", "0", "1", "CUDA1", 1},
         {"2(x2),4", "3", "0", "CUDA0", 4}, {"many", "0", "0", "CUDA0", 4},
+        {"2(x2", "1", "0", "CUDA0", 4},    {"2000000", "0", "1", "CUDA0", 4},
+        {"2;4", "1", "0", "CUDA0", 4},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         setenv("SLURM_STEP_TASKS_PER_NODE", cases[i].tasks, 1);
@@ -143,6 +148,27 @@ Test(cuda_emu, shares_of_slurm) {
         cr_assert_eq(sheaf_backend_reg_dev_count(reg), cases[i].n, "%s", cases[i].tasks);
         cr_assert_str_eq(sheaf_backend_dev_name(sheaf_backend_reg_dev_get(reg, 0)), cases[i].first);
         cr_assert_eq(sheaf_backend_unload(reg), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+    }
+}
+
+/* Each launcher has names of its own; Slurm another one for its tasks. */
+Test(cuda_emu, shares_of_launchers) {
+    static const char *const names[][2] = {
+        {"OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+        {"MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+        {"PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE"},
+        {"PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"},
+        {"SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        setenv(names[i][0], "1", 1);
+        setenv(names[i][1], "2", 1);
+        sheaf_backend_reg_t reg = load("devices=4");
+        cr_expect_eq(sheaf_backend_reg_dev_count(reg), 2, "%s", names[i][0]);
+        cr_expect_str_eq(sheaf_backend_dev_name(sheaf_backend_reg_dev_get(reg, 0)), "CUDA2", "%s",
+                         names[i][0]);
+        cr_assert_eq(sheaf_backend_unload(reg), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+        unsetenv(names[i][0]);
+        unsetenv(names[i][1]);
     }
 }
 
@@ -175,7 +201,7 @@ Test(cuda_emu, one_gpu_twice) {
     static const struct {
         const char *text;
         size_t n;
-    } cases[] = {{"2", 2}, {"5", 5}, {"", 1}, {"0", 0}, {"17", 0}, {"two", 0}};
+    } cases[] = {{"2", 2}, {"5", 5}, {"", 1}, {"0", 0}, {"17", 0}, {"two", 0}, {"2x", 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         setenv("SHEAF_CUDA_DEVICES", cases[i].text, 1);
         sheaf_backend_reg_t reg = load("");
@@ -194,6 +220,17 @@ Test(cuda_emu, one_gpu_twice) {
         }
         cr_assert_eq(sheaf_backend_unload(reg), SHEAF_STATUS_SUCCESS);
     }
+}
+
+Test(cuda_emu, two_gpus_thrice) {
+    setenv("SHEAF_CUDA_DEVICES", "3", 1);
+    sheaf_backend_reg_t reg = load("devices=2");
+    cr_assert_eq(sheaf_backend_reg_dev_count(reg), 3);
+    for (size_t i = 0; i < 3; i++) {
+        const char *text = sheaf_backend_dev_description(sheaf_backend_reg_dev_get(reg, i));
+        cr_expect(strstr(text, i == 1 ? "GPU 1" : "GPU 0"), "CUDA%zu: %s", i, text);
+    }
+    cr_assert_eq(sheaf_backend_unload(reg), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
 }
 
 Test(cuda_emu, props_and_memory) {
@@ -325,6 +362,41 @@ Test(cuda_emu, an_op_without_a_kernel) {
     cr_assert_not(sheaf_backend_dev_supports_op(sheaf_backend_get_device(r.backend), y));
     cr_assert_eq(sheaf_backend_graph_compute(r.backend, r.graph), SHEAF_STATUS_UNSUPPORTED);
     cr_assert(strstr(sheaf_last_error(), "cannot compute CUMSUM 'sums'"), "%s", sheaf_last_error());
+    rig_down(&r);
+}
+
+/* Copying weights pays from 32 columns on, of experts from 32 tokens. */
+Test(cuda_emu, offloads_products_of_many_columns) {
+    struct rig r = rig_up("", NULL);
+    sheaf_backend_dev_t dev = sheaf_backend_get_device(r.backend);
+    struct sheaf_tensor *w = sheaf_new_tensor_3d(r.ctx, SHEAF_TYPE_F32, 8, 8, 4);
+    for (int64_t n = 31; n <= 32; n++) {
+        struct sheaf_tensor *x = sheaf_new_tensor_2d(r.ctx, SHEAF_TYPE_F32, 8, n);
+        struct sheaf_tensor *ids = sheaf_new_tensor_2d(r.ctx, SHEAF_TYPE_I32, 2, n);
+        struct sheaf_tensor *y = sheaf_new_tensor_3d(r.ctx, SHEAF_TYPE_F32, 8, 2, n);
+        struct sheaf_tensor *of_one = sheaf_view_2d(r.ctx, w, 8, 8, w->nb[1], 0);
+        cr_expect_eq(sheaf_backend_dev_offload_op(dev, sheaf_mul_mat(r.ctx, of_one, x)), n == 32);
+        cr_expect_eq(sheaf_backend_dev_offload_op(dev, sheaf_mul_mat_id(r.ctx, w, y, ids)),
+                     n == 32);
+        cr_expect_not(sheaf_backend_dev_offload_op(dev, sheaf_add(r.ctx, x, x)));
+    }
+    rig_down(&r);
+}
+
+/* A backend that starts beside another one takes its memory on its own device. */
+Test(cuda_emu, memory_of_a_second_device) {
+    struct rig r = rig_up("devices=2", NULL);
+    sheaf_backend_dev_t second = sheaf_backend_reg_dev_get(r.reg, 1);
+    sheaf_backend_t other;
+    size_t before, behind, total;
+    sheaf_backend_dev_memory(sheaf_backend_get_device(r.backend), &before, &total);
+    cr_assert_eq(sheaf_backend_dev_init(second, NULL, &other), SHEAF_STATUS_SUCCESS, "%s",
+                 sheaf_last_error());
+    sheaf_backend_dev_memory(sheaf_backend_get_device(r.backend), &behind, &total);
+    cr_expect_eq(before, behind);
+    sheaf_backend_dev_memory(second, &behind, &total);
+    cr_expect_lt(behind, total);
+    sheaf_backend_free(other);
     rig_down(&r);
 }
 
