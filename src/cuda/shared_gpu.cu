@@ -352,14 +352,14 @@ enum sheaf_status step(struct made *m, struct local *l, const void *from, size_t
                             cudaMemcpyDeviceToDevice, l->stream);
     if (e) return sheaf__cuda_error(name, e, "giving %zu bytes to the group", bytes);
     for (unsigned spins = 1; (e = query(l)) == cudaErrorNotReady; spins++) {
-        if (spins % SPINS == 0 && (st = over(m, l, "its own queue"))) return st;
+        if (spins >= SPINS && (st = over(m, l, "its own queue"))) return st;
         rest(spins + SPINS);
     }
     if (e) return sheaf__cuda_error(name, e, "waiting for the addends of a collective");
     store(&m->seats[l->member].step, l->step);
     for (int i = 0; i < m->group.n; i++) {
         for (unsigned spins = 1; load(&m->seats[i].step) < l->step; spins++) {
-            if (spins % SPINS == 0 && (st = over(m, l, "another member"))) return st;
+            if (spins >= SPINS && (st = over(m, l, "another member"))) return st;
             rest(spins);
         }
     }
