@@ -32,7 +32,7 @@ static enum sheaf_status run_graph(struct meta_backend *b, struct sheaf_cgraph *
     enum sheaf_status st = sheaf__meta_find_program(b, graph, &p);
     if (st) return st;
     st = sheaf__meta_prepare(b, p, graph);
-    if (!st && !p->last_use) st = sheaf__meta_reserve(b, p);
+    if (!st && !p->reserved) st = sheaf__meta_reserve(b, p);
     if (st) return dry ? st : sheaf__meta_end_apart(st);
     p->uid = graph->uid;
     p->last_use = ++b->clock;

@@ -91,10 +91,10 @@ enum sheaf_status sheaf__meta_prepare(struct meta_backend *b, struct meta_progra
 enum sheaf_status sheaf__meta_run_program(struct meta_backend *b, struct meta_program *p);
 /* The thread of a member other than the first; arg is the member. */
 void *sheaf__meta_member_thread(void *arg);
-/* Takes the memory that instructions need besides that of tensors, before the program's first run:
- * a device may wait for all of its work to give or take memory, and in a run that may be a
- * collective which another local member is still to join. */
-enum sheaf_status sheaf__meta_reserve(struct meta_backend *b, const struct meta_program *p);
+/* Takes the memory that instructions need besides that of tensors, before the program's first run and
+ * again once it was given back: a device may wait for all of its work to give or take memory, and in
+ * a run that may be a collective which another local member is still to join. */
+enum sheaf_status sheaf__meta_reserve(struct meta_backend *b, struct meta_program *p);
 
 /* ---- run.c ---- */
 /* On the member's own thread. */

@@ -253,6 +253,7 @@ static void give_back_memory(struct meta_backend *b) {
         sheaf__meta_staging_free(&b->members[m].in);
         sheaf__meta_staging_free(&b->members[m].out);
     }
+    for (int i = 0; i < b->n_programs; i++) b->programs[i]->reserved = false;
     b->generation++;
 }
 

@@ -23,7 +23,7 @@ static enum sheaf_status reserve_instr(struct meta_member *me, struct meta_instr
     return st ? st : sheaf__meta_stage(&me->out, sheaf_nbytes(instr->out), &host);
 }
 
-enum sheaf_status sheaf__meta_reserve(struct meta_backend *b, const struct meta_program *p) {
+enum sheaf_status sheaf__meta_reserve(struct meta_backend *b, struct meta_program *p) {
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     for (int m = 0; m < b->dev->n_local; m++) {
         struct meta_member *me = &b->members[m];
@@ -34,6 +34,7 @@ enum sheaf_status sheaf__meta_reserve(struct meta_backend *b, const struct meta_
         for (int i = 0; me->staged && b->check && i < part->graph.n_nodes && !st; i++)
             st = sheaf__meta_stage(&me->in, sheaf_nbytes(part->graph.nodes[i]), &host);
     }
+    p->reserved = !st;
     return st;
 }
 

@@ -168,6 +168,7 @@ struct meta_program {
     uint64_t last_use;
     uint64_t generation; /* of the compute buffers when it was allocated */
     size_t needed;       /* bytes of the compute buffers of local members, then */
+    bool reserved;       /* the memory that instructions need besides is there */
     int n_carried;       /* results kept now, whose states are the plan's */
     int n_nodes;
     int n_checked;     /* flagged results of a part, the same for every member */
