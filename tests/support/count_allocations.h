@@ -5,6 +5,7 @@
 #define SHEAF_TESTS_COUNT_ALLOCATIONS_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdlib.h>
 
 static atomic_bool counts_allocations;
