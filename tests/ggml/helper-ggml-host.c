@@ -11,7 +11,7 @@
  * that takes longer than the limit of a collective. queue: one whose device is still at it when its
  * queue is waited for. exit: a signal's handler ends the program while a graph is computed. fork:
  * children without exec that free and compute. copies-not: a device has no copies. inputs: large
- * ones. second FILE: a second library stands for a ggml, too. */
+ * ones. beside: two devices compute at the same time. second FILE: a second library stands for a ggml, too. */
 #include <malloc.h>
 #include <math.h>
 #include <pthread.h>
@@ -595,6 +595,29 @@ static void check_beside(struct on *o) {
     }
 }
 
+/* The last device waits until the first one, which computes at the same time, has come to its end. */
+static void check_runs_beside(struct on *o) {
+    float got[N * M];
+    int wrong = 0;
+    struct model *m = &o[n_devices - 1].m;
+    size_t at = 8192;
+    struct gg_tensor *t = scale(m->ctx, m->sum, 41);
+    put_at(m->work, t, &at);
+    set(m->w, m->values, 0, sizeof m->values);
+    set(m->x, m->values, 0, sizeof m->values);
+    use(&o[n_devices - 1]);
+    expect(start(graph_of(m->ctx, t, 38)) == GG_STATUS_SUCCESS, "a run that waits");
+    use(&o[0]);
+    expect(compute(graph_of(o[0].m.ctx, o[0].m.out, 39)) == GG_STATUS_SUCCESS, "a run beside it");
+    FILE *f = fopen(getenv("SHEAF_TEST_WAITS_FOR"), "w");
+    if (f) fclose(f);
+    use(&o[n_devices - 1]);
+    backend->iface.synchronize(backend);
+    get(t, got, sizeof got);
+    for (int i = 0; i < N * M; i++) wrong += got[i] != 2 * m->values[i] * 41;
+    expect(!wrong, "the result of a run that waited");
+}
+
 /* What another device is told meanwhile is not lost. */
 static void check_fault_beside(struct on *o) {
     float moved[N * M], got[N * M];
@@ -1012,6 +1035,11 @@ int main(int argc, char **argv) {
     }
     if (!strcmp(mode, "slow") || !strcmp(mode, "queue")) {
         check_slow(&on[n_devices - 1].m, !strcmp(mode, "slow") ? 17 : 19);
+        if (!failures) puts("ok");
+        return failures != 0;
+    }
+    if (!strcmp(mode, "beside")) {
+        check_runs_beside(on);
         if (!failures) puts("ok");
         return failures != 0;
     }
