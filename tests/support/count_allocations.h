@@ -10,8 +10,8 @@
 
 static atomic_bool counts_allocations;
 static atomic_long n_allocations; /* while that was set */
-static atomic_long
-    failing; /* while it is set, the allocation of this number from now fails; 0: none */
+/* While it is set, the allocation of this number from now fails; 0: none. */
+static atomic_long failing __attribute__((unused));
 
 #if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
 void *__libc_malloc(size_t n);
