@@ -4,8 +4,8 @@
  * order, and holds only the slices of its own members. Weights and caches (tensors in buffers that
  * are not compute buffers) get their split state from the caller's function, and memory of their own,
  * so two of one graph must not lie over each other; everything that a graph computes follows by
- * propagation; leaves of compute buffers (inputs) are mirrored. A graph
- * is compiled once into a plan of spans and collectives and cached.
+ * propagation; leaves of compute buffers (inputs) are mirrored. A graph is compiled once into a plan
+ * of spans and collectives and cached.
  *
  * tensor_set takes the whole tensor (each rank copies its slices); tensor_set_from asks only for
  * the bytes that the rank holds; tensor_get gathers, so it is collective: every rank must call it.

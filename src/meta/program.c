@@ -39,7 +39,7 @@ static enum sheaf_status refuse_overlap(const struct meta_device *dev, const str
 static enum sheaf_status check_overlaps(const struct meta_device *dev,
                                         const struct sheaf_cgraph *graph) {
     struct sheaf_tensor **all = malloc(((size_t)graph->n_leafs + 1) * sizeof *all);
-    size_t n = 0, before = 0;
+    size_t n = 0;
     enum sheaf_status st = all ? SHEAF_STATUS_SUCCESS : sheaf__meta_no_memory();
     for (int i = 0; i < graph->n_leafs && !st; i++) {
         struct sheaf_tensor *leaf = graph->leafs[i];
@@ -47,9 +47,8 @@ static enum sheaf_status check_overlaps(const struct meta_device *dev,
     }
     if (n) qsort(all, n, sizeof *all, by_address);
     for (size_t i = 1; i < n && !st; i++) {
-        const char *end = (const char *)all[before]->data + sheaf_nbytes(all[before]);
-        if ((const char *)all[i]->data < end) st = refuse_overlap(dev, all[before], all[i]);
-        before = i;
+        const char *end = (const char *)all[i - 1]->data + sheaf_nbytes(all[i - 1]);
+        if ((const char *)all[i]->data < end) st = refuse_overlap(dev, all[i - 1], all[i]);
     }
     free(all);
     return st;

@@ -21,8 +21,7 @@ static const char WHAT[] = "measure links";
 struct actor {
     struct sheaf_comm *comm;
     int place;
-    uint64_t
-        turn; /* the last one before this measurement: less may have been taken, if it timed out */
+    uint64_t turn; /* the last one taken; fewer may have been, if a measurement timed out */
     bool ok;
 };
 
