@@ -249,15 +249,16 @@ static int32_t special_at(const struct sheaf_tokenizer *t, const char *s, size_t
     return best;
 }
 
-/* Phi-3's tokenizer_config.json, "rstrip". */
+/* Does the white space behind a special token belong to it? Phi-3's tokenizer_config.json, "rstrip". */
 static bool takes_space(const struct sheaf_tokenizer *t, int32_t id) {
     static const char *const others[] = {"<unk>", "<s>", "<|endoftext|>"};
+    if (!t->special_takes_space) return false;
     const char *text = sheaf__vocab_text(&t->vocab, (uint32_t)id);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (t->vocab.text[id].len == strlen(others[i]) &&
             !memcmp(text, others[i], strlen(others[i])))
             return false;
-    return t->special_takes_space;
+    return true;
 }
 
 /* The end of a special token that begins at pos, with the white space that belongs to it. */

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/array.h"
+#include "base/locale.h"
 #include "model/text/tokenizer_impl.h"
 #include "model/text/unicode.h"
 #include "sheaf/log.h"
@@ -514,13 +515,19 @@ static enum sheaf_status sort_special(struct sheaf_tokenizer *t) {
     return SHEAF_STATUS_SUCCESS;
 }
 
+/* In any case of its letters. */
+static bool has_part(const char *name, const char *part) {
+    while (*name && sheaf__strncasecmp(name, part, strlen(part))) name++;
+    return *name != '\0';
+}
+
 /* A GGUF file does not say it: as in llama.cpp the name of the model decides. */
 static enum sheaf_status load_white_space(struct sheaf_tokenizer *t, const struct sheaf_gguf *g) {
     const char *name = "";
     const int64_t i = sheaf_gguf_find_key(g, "general.name");
     if (i < 0 || sheaf_gguf_kv_type(g, i) != SHEAF_GGUF_TYPE_STRING) return SHEAF_STATUS_SUCCESS;
     const enum sheaf_status st = sheaf_gguf_get_str(g, "general.name", &name);
-    t->special_takes_space = strcasestr(name, "phi-3") || strcasestr(name, "phi3");
+    t->special_takes_space = has_part(name, "phi-3") || has_part(name, "phi3");
     return st;
 }
 
