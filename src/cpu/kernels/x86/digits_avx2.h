@@ -132,7 +132,7 @@ INLINE bool keep_sums(v_f *to, int C, const v_f *acc, const v_f *other) {
 
 /* The halves at p, p + block .. of 8 blocks; up to the end of the last block's 16th byte is read. */
 INLINE __m256 halves_8(const char *p, size_t block) {
-    if (block == 18) {
+    if (block == sizeof(struct sheaf__block_q4_0)) { /* and of IQ4_NL: 18 bytes */
         __m256i x[4]; /* halves 2 i and 2 i + 1 are words 2 i and 2 i + 1 of the two lanes */
         UNROLL for (size_t i = 0; i < 4; i++) x[i] = load256(p + i * 32);
         x[0] = _mm256_blend_epi32(x[0], x[1], 0x22);

@@ -50,7 +50,8 @@ INLINE void digits_signed(enum sheaf_type type, int64_t k, const char *w, struct
     UNROLL for (int c = 0; c < C; c++) sum[c] = v_sum(_mm256_add_ps(acc[c][0], acc[c][1]));
 }
 
-/* What digits_iq4 adds to levels, so that they are unsigned: with VNNI, and beside words, where a byte is a word then. */
+/* What digits_iq4 adds to levels to make them unsigned: VNNI wants that, and an unsigned byte becomes a word by a mask or
+ * a shift. */
 INLINE int iq4_offset(enum sheaf__act act) { return act == SHEAF__ACT_BYTES ? SIGNED_OFFSET : 128; }
 
 /* Lanes of the products of eight vectors of bytes, levels with their offset, with block b of each column. */
