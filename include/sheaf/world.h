@@ -133,9 +133,10 @@ enum sheaf_status sheaf_world_broadcast(void *data, size_t size, int root, const
  * ranks call; those that have no part return at once. */
 enum sheaf_status sheaf_world_broadcast_to(const bool *part, void *data, size_t size, int root,
                                            const char *what);
-/* As broadcast, but the ranks wait for the root, and it for ranks that still compute, without a
- * limit: for the next order of a root that waits for its user. They sleep longer the longer it
- * takes. A rank that has died or was cut off ends the wait as usual. */
+/* As broadcast, but the ranks wait for the root without a limit: for the next order of a root that
+ * waits for its user. They sleep longer the longer it takes. A rank that has died or was cut off
+ * ends the wait as usual. The root does not wait for ranks that still compute: up to 4096 bytes of
+ * each of its last 16 calls are kept for them. It waits, without a limit, with more bytes or calls. */
 enum sheaf_status sheaf_world_call(void *data, size_t size, int root, const char *what);
 /* recv holds size() * size bytes, in rank order, on every rank. */
 enum sheaf_status sheaf_world_all_gather(const void *send, size_t size, void *recv,

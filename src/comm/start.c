@@ -426,7 +426,7 @@ static void forget_world(void) {
 /* MPI_Finalize would wait for ever for a rank that is not on the way out. */
 static bool meet_at_the_end(void) {
     sheaf__enter(SHEAF_PHASE_FINALIZE, NULL, sheaf__time_ns());
-    if (!sheaf_world_barrier("finalize")) return true;
+    if (!sheaf_world_barrier("finalize") && !sheaf__control_settle()) return true;
     if (sheaf_world_reports_error()) /* sheaf_world_finalize returns no status */
         sheaf_log(SHEAF_LOG_ERROR, "%s", sheaf_last_error());
     return false;

@@ -238,6 +238,29 @@ static bool late_call(int late) {
     return true;
 }
 
+/* The others take the first 16 calls of rank 0 when a file says that all are made; of the next ones all
+ * but 16 must have been taken. The root's bytes are other ones after each call. */
+static bool many_calls(void) {
+    enum { BYTES = 4096, KEPT = 16, ALL = 100 };
+    const bool is_root = sheaf_world_rank() == 0;
+    char path[64] = "";
+    uint8_t *data = calloc(1, BYTES);
+    if (is_root) snprintf(path, sizeof path, "/tmp/sheaf-calls-%d", (int)getpid());
+    if (!data || sheaf_world_broadcast(path, sizeof path, 0, "a name")) return wrong("the name");
+    for (int i = 0; i < ALL; i++) {
+        memset(data, is_root ? i : 0, BYTES);
+        if (i == KEPT && is_root) fclose(fopen(path, "w"));
+        while (i == 0 && !is_root && access(path, F_OK)) usleep(1000);
+        if (sheaf_world_call(data, BYTES, 0, "one of many")) return wrong("one of many calls");
+        if (data[0] != i || data[BYTES - 1] != i) return wrong("the value of a call");
+    }
+    free(data);
+    if (sheaf_world_barrier("all calls")) return wrong("barrier");
+    if (is_root) unlink(path);
+    printf("ok rank %d\n", sheaf_world_rank());
+    return true;
+}
+
 /* Ranks 1 and 2 fail, all learn rank 1's words; the world goes on. */
 static bool agree(void) {
     enum sheaf_status mine = SHEAF_STATUS_SUCCESS;
@@ -496,6 +519,7 @@ int main(int argc, char **argv) {
     if (!strncmp(argv[1], "blocks", 6)) return quit(blocks(argv[1]));
     if (!strcmp(argv[1], "late-call")) return quit(late_call(0));
     if (!strcmp(argv[1], "late-callee")) return quit(late_call(1));
+    if (!strcmp(argv[1], "many-calls")) return quit(many_calls());
     if (!strcmp(argv[1], "agree")) return quit(agree());
     if (!strcmp(argv[1], "devices")) return quit(devices());
     if (!strcmp(argv[1], "unknown-type")) return quit(unknown_type());

@@ -420,14 +420,12 @@ Test(ggml_plugin, a_slow_group) {
     cr_expect_eq(ranks(2, "fake-ggml-3", 3, "slow"), 0, "%s", out);
     shows("\nok\n");
 }
-/* The one group waits for a file that is made when the other one has its result. By TCP, as between hosts: in shared
- * memory Open MPI ends a send when the other rank looks for it, and that one computes. */
+/* The one group waits for a file that is made when the other one has its result. */
 Test(ggml_plugin, groups_compute_at_the_same_time) {
     char path[] = "/tmp/sheaf-beside-XXXXXX";
     close(mkstemp(path));
     unlink(path);
     setenv("SHEAF_TEST_WAITS_FOR", path, 1);
-    setenv("OMPI_MCA_btl", "tcp,self", 1);
     setenv("SHEAF_GGML_LIB", SHEAF_BUILD_DIR "/lib/libfake-device-3.so", 1);
     setenv("SHEAF_DEVICES", "CPU0@0,ggml:FAKE0@1", 1);
     setenv("SHEAF_GROUPS", "0,1", 1);

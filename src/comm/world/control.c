@@ -3,7 +3,8 @@
  * Every exchange is point-to-point and direct. A message opens with a header that says which call
  * its sender is in; two ranks in different calls become an error that names both, never a hang or
  * mixed data. Up to INLINE_BYTES travel with the header, more in a second message after the headers
- * have matched. No allocation after the start. */
+ * have matched. The root of a call does not wait until a rank that still computes takes that header:
+ * it goes on, and its last CALLS calls keep their bytes until then. No allocation after the start. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -14,6 +15,7 @@ enum {
     MAX_BYTES = 1 << 30, /* a count of MPI is an int */
     TAG_FRAME = 1,
     TAG_PAYLOAD = 2,
+    CALLS = 16,
     MAGIC = 0x43484153, /* "SAHC" */
     /* header: magic 4, kind 4, sequence 8, bytes 8, what as text */
     H_MAGIC = 0,
@@ -30,12 +32,20 @@ enum kind { BARRIER, BROADCAST, ALL_GATHER, AGREE, GATHER, KIND_COUNT };
 static const char *const kind_names[] = {"barrier", "broadcast", "all_gather", "agree", "gather"};
 static_assert(sizeof kind_names / sizeof *kind_names == KIND_COUNT, "a name for each kind");
 
+/* A call that this rank has sent. */
+struct call {
+    uint8_t *frame; /* FRAME_BYTES */
+    MPI_Request *requests;
+    int n; /* requests; 0: all ranks have it */
+};
+
 static struct {
-    uint64_t sequence;
+    uint64_t sequence, n_calls;
     uint8_t *out, *in; /* FRAME_BYTES; [size][FRAME_BYTES] */
     MPI_Request *requests;
     MPI_Status *statuses;
-    int *peers;
+    int *peers, *others; /* others: [size - 1], in the order in which they are sent to */
+    struct call calls[CALLS];
 } control;
 
 /* One exchange, as this rank takes part in it. */
@@ -57,14 +67,24 @@ static void describe(const void *user, char *text, size_t size) {
 }
 
 enum sheaf_status sheaf__control_start(void) {
-    const size_t n = (size_t)sheaf__world()->size;
+    const struct sheaf__world *w = sheaf__world();
+    const size_t n = (size_t)w->size;
     control.out = calloc(1, FRAME_BYTES);
     control.in = calloc(n, FRAME_BYTES);
     control.requests = calloc(2 * n, sizeof *control.requests);
     control.statuses = calloc(2 * n, sizeof *control.statuses);
     control.peers = calloc(2 * n, sizeof *control.peers);
-    if (control.out && control.in && control.requests && control.statuses && control.peers)
-        return SHEAF_STATUS_SUCCESS;
+    control.others = calloc(n, sizeof *control.others);
+    bool all = control.out && control.in && control.requests && control.statuses && control.peers &&
+               control.others;
+    for (int i = 1; i < w->size && all; i++) control.others[i - 1] = (w->rank + i) % w->size;
+    for (size_t i = 0; i < CALLS; i++) {
+        struct call *c = &control.calls[i];
+        c->frame = calloc(1, FRAME_BYTES);
+        c->requests = calloc(n, sizeof *c->requests);
+        all = all && c->frame && c->requests;
+    }
+    if (all) return SHEAF_STATUS_SUCCESS;
     sheaf__control_stop();
     return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "start: out of memory");
 }
@@ -75,6 +95,11 @@ void sheaf__control_stop(void) {
     free(control.requests);
     free(control.statuses);
     free(control.peers);
+    free(control.others);
+    for (size_t i = 0; i < CALLS; i++) {
+        free(control.calls[i].frame);
+        free(control.calls[i].requests);
+    }
     memset(&control, 0, sizeof control);
 }
 
@@ -160,8 +185,8 @@ static int post(const struct exchange *e, bool payloads, int *code) {
     }
     const bool with_header = e->send_size <= INLINE_BYTES;
     const size_t frame = HEADER_BYTES + (with_header ? e->send_size : 0);
-    for (int i = 1; i < w->size && !rc; i++) {
-        const int r = (w->rank + i) % w->size;
+    for (int i = 0; i < w->size - 1 && !rc; i++) {
+        const int r = control.others[i];
         if (!sends(e, w->rank) || (payloads && with_header)) continue;
         if (e->part && !e->part[r]) continue;
         if (e->kind == GATHER && r != e->root) continue;
@@ -205,12 +230,59 @@ static enum sheaf_status round_trip(const struct exchange *e, bool payloads, uin
     return sheaf__mpi_wait_all(&wait);
 }
 
+static enum sheaf_status await_call(struct call *c, const struct exchange *e) {
+    const uint64_t start = sheaf__time_ns();
+    struct sheaf__absence away = {.looked = start};
+    const struct sheaf__mpi_wait wait = {
+        .requests = c->requests,
+        .statuses = control.statuses,
+        .peers = control.others,
+        .n = c->n,
+        .start = start,
+        .away = &away,
+        .describe = describe,
+        .user = e,
+        .unlimited = true,
+    };
+    const enum sheaf_status st = sheaf__mpi_wait_all(&wait);
+    if (!st) c->n = 0;
+    return st;
+}
+
+/* The test lets MPI send what it could not send at once. */
+static enum sheaf_status send_call(const struct exchange *e) {
+    struct call *c = &control.calls[control.n_calls++ % CALLS];
+    const size_t bytes = HEADER_BYTES + e->send_size;
+    const enum sheaf_status st = await_call(c, e);
+    if (st) return st;
+    int code = MPI_SUCCESS, done = 0;
+    memcpy(c->frame, control.out, bytes);
+    sheaf__mpi_lock();
+    for (int i = 0; i < sheaf__world()->size - 1 && !code; i++) {
+        code = MPI_Isend(c->frame, (int)bytes, MPI_BYTE, control.others[i], TAG_FRAME,
+                         sheaf__world()->control, &c->requests[c->n]);
+        c->n += !code;
+    }
+    if (!code) code = MPI_Testall(c->n, c->requests, &done, control.statuses);
+    sheaf__mpi_unlock();
+    if (done) c->n = 0;
+    return sheaf__mpi_check(code, e->what);
+}
+
+enum sheaf_status sheaf__control_settle(void) {
+    const struct exchange e = {.kind = BROADCAST, .what = "the last calls"};
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (size_t i = 0; i < CALLS && !st; i++) st = await_call(&control.calls[i], &e);
+    return st;
+}
+
 static enum sheaf_status exchange_in(const struct exchange *e, enum sheaf_phase outer) {
     struct sheaf__world *w = sheaf__world();
     control.sequence++;
     write_header(e);
     if (e->send_size && e->send_size <= INLINE_BYTES && sends(e, w->rank))
         memcpy(control.out + HEADER_BYTES, e->send, e->send_size);
+    if (e->unlimited && e->root == w->rank && e->send_size <= INLINE_BYTES) return send_call(e);
     uint64_t start = sheaf__time_ns();
     struct sheaf__absence away = {.looked = start};
     enum sheaf_status st = round_trip(e, false, start, &away, outer);

@@ -147,6 +147,8 @@ enum sheaf_status sheaf__mpi_wait_all(const struct sheaf__mpi_wait *wait);
 /* Control messages need their buffers before the first one. */
 enum sheaf_status sheaf__control_start(void);
 void sheaf__control_stop(void);
+/* Behind an exchange of all ranks, before MPI_Finalize: ends the sends of calls that all have taken. */
+enum sheaf_status sheaf__control_settle(void);
 
 void sheaf__devices_free(void);
 
