@@ -158,7 +158,8 @@ struct gg_buffer {
     void (*free)(struct gg_backend * backend);                                                     \
     gg_fn set_tensor_async, get_tensor_async;                                                      \
     SINCE_0_10(gg_fn set_tensor_2d_async, get_tensor_2d_async;)                                    \
-    gg_fn cpy_tensor_async;                                                                        \
+    bool (*cpy_tensor_async)(struct gg_backend * from, struct gg_backend * to,                     \
+                             const struct gg_tensor *src, struct gg_tensor *dst);                  \
     void (*synchronize)(struct gg_backend * backend);                                              \
     gg_fn graph_plan_create, graph_plan_free, graph_plan_update, graph_plan_compute;               \
     int32_t (*graph_compute)(struct gg_backend * backend, struct gg_cgraph * graph);               \

@@ -58,9 +58,10 @@ void gg_forget_all(void) {
         free(gg_driver.recent[i].results);
         free(gg_driver.recent[i].offsets);
     }
+    gg_later_forget();
     for (size_t i = 0; i < GG_MAX_GROUPS; i++) free(gg_driver.pending[i].addresses);
     free(gg_driver.run.data);
-    free(gg_driver.addresses);
+    gg_places_free(&gg_driver.places);
 }
 
 /* Outputs are numbers of 8 bytes, and the graph is words of 4 (wire.h). */
@@ -162,6 +163,7 @@ static enum sheaf_status make_program(size_t device, const struct gg_cgraph *g, 
                                       struct gg_sent_program **out) {
     struct gg_sent_program *p = calloc(1, sizeof *p);
     enum sheaf_status st = p ? describe(p) : no_memory();
+    if (!st) st = gg_later_wait_all(); /* programs may have to go */
     if (!st) st = make_room(p);
     if (!st) st = gg_bind_regions(g);
     if (!st) {
@@ -197,7 +199,7 @@ static struct gg_recent *find_recent(const struct gg_cgraph *g) {
     return NULL;
 }
 
-static struct gg_sent_program *program_of(uint64_t number) {
+struct gg_sent_program *gg_program_of(uint64_t number) {
     for (size_t i = 0; i < gg_driver.n_programs; i++)
         if (gg_driver.programs[i]->number == number) return gg_driver.programs[i];
     return NULL;
@@ -212,6 +214,7 @@ static enum sheaf_status copy_lists(struct gg_recent *r) {
         return no_memory();
     r->n_inputs = e->n_inputs;
     r->n_results = e->n_results;
+    r->n_offsets = e->n_offsets;
     for (size_t i = 0; i < e->n_inputs; i++) r->inputs[i] = e->inputs[i];
     for (size_t i = 0; i < e->n_results; i++) r->results[i] = e->results[i];
     for (size_t i = 0; i < e->n_offsets; i++) r->offsets[i] = e->offsets[i];
@@ -264,7 +267,7 @@ static enum sheaf_status program_of_graph(size_t device, const struct gg_cgraph 
 enum sheaf_status gg_find_program(size_t device, const struct gg_cgraph *g,
                                   struct gg_sent_program **program, struct gg_recent **graph) {
     *graph = find_recent(g);
-    *program = *graph ? program_of((*graph)->program) : NULL;
+    *program = *graph ? gg_program_of((*graph)->program) : NULL;
     if (!*program) {
         enum sheaf_status st = program_of_graph(device, g, program);
         if (!st && *program) st = remember(g, *program, graph);

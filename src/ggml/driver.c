@@ -29,12 +29,9 @@ static bool goes_beside_runs(const struct gg_command *c) {
 }
 
 enum sheaf_status gg_send(struct gg_command *command, const void *payload, void *result) {
-    const size_t n = goes_beside_runs(command) ? 0 : gg_engine_n_devices(gg_driver.engine);
-    for (size_t i = 0; i < n; i++) {
-        const enum sheaf_status st = gg_fetch(i);
-        if (st && sheaf_world_failed()) return st;
-        gg_failure_note(st); /* of that run, not of this command */
-    }
+    const enum sheaf_status st =
+        goes_beside_runs(command) ? SHEAF_STATUS_SUCCESS : gg_later_wait_all();
+    if (st) return st;
     return gg_engine_do(gg_driver.engine, command, payload, result);
 }
 
@@ -84,7 +81,7 @@ static enum sheaf_status note_memory(size_t device, const struct gg_memory_now *
 /* Ranks of a device that computes without rank 0 would answer at the end of that run. */
 static bool are_ranks_idle(void) {
     for (size_t i = 0; i < gg_engine_n_devices(gg_driver.engine); i++)
-        if (gg_driver.pending[i].fetched != gg_driver.pending[i].run) return false;
+        if (gg_driver.pending[i].fetched != gg_driver.pending[i].asked) return false;
     return !sheaf_world_failed();
 }
 
@@ -199,13 +196,22 @@ const char *gg_driver_description(size_t device) { return descriptions[device]; 
 
 /* ---- runs that go on without rank 0 ---- */
 
-static enum sheaf_status fetch_task(void *device) { return gg_fetch(*(const size_t *)device); }
+struct wait {
+    size_t device;
+    uint64_t run;
+};
 
-uint64_t gg_driver_last_run(size_t device) { return gg_driver.pending[device].run; }
+static enum sheaf_status wait_task(void *argument) {
+    const struct wait *w = argument;
+    return gg_later_wait(w->device, w->run);
+}
+
+uint64_t gg_driver_last_run(size_t device) { return gg_driver.pending[device].asked; }
 
 void gg_driver_wait(size_t device, uint64_t run) {
-    if (gg_driver.pending[device].fetched < run && gg_calls_are_open()) /* there is one at most */
-        gg_failure_note(gg_call(fetch_task, &device));
+    struct wait w = {device, run};
+    if (gg_driver.pending[device].fetched < run && gg_calls_are_open())
+        gg_failure_note(gg_call(wait_task, &w));
 }
 
 /* ---- graphs ---- */

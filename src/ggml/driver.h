@@ -5,11 +5,13 @@
  *   transfers.c          memory of buffers that is written, read, filled, cleared, freed
  *   supports.c           the question whether a device computes a node
  *   run.c, cache.c       graphs: their runs, and the programs that the ranks have
+ *   later.c              copies and runs that wait for the run of another device
  *   bind.c               weights and caches that become objects of the ranks
  *
  * A device with rank 0 among its ranks computes inside the call. Another device computes while rank
- * 0 goes on; its results are fetched before anything of that device is read, or anything else is
- * asked of it, so that at most one run of a device is under way. */
+ * 0 goes on; its results are fetched before anything of that device is read, or its next run
+ * begins, so that at most one run of a device is under way. A run whose inputs are results that are
+ * not there yet waits on rank 0, which goes on as well. */
 #ifndef SHEAF_GGML_DRIVER_H
 #define SHEAF_GGML_DRIVER_H
 
@@ -37,12 +39,14 @@ void gg_driver_fill(struct gg_memory *m, const struct gg_tensor *t, uint8_t valu
 void gg_driver_get(struct gg_memory *m, const struct gg_tensor *t, void *data, size_t offset,
                    size_t size);
 void gg_driver_clear(struct gg_memory *m, uint8_t value);
+/* A result of a device goes to a compute buffer of another one when it is there, before what is asked
+ * of that device from now on. False: nothing was done, since it is there, or may be copied at once. */
+bool gg_driver_copy_later(const struct gg_tensor *src, const struct gg_tensor *dst);
 enum sheaf_status gg_driver_compute(size_t device, const struct gg_cgraph *graph);
 bool gg_driver_supports(size_t device, const struct gg_tensor *op);
 /* The number of the device's last run, and the wait for that run or an earlier one. */
 uint64_t gg_driver_last_run(size_t device);
 void gg_driver_wait(size_t device, uint64_t run);
-
 /* How buffers of this plugin are recognised; set by plugin.c. */
 struct gg_memory *gg_plugin_memory_of(const struct gg_tensor *root);
 /* Of that device's buffer type, if only in a plan: then there is no gg_memory. Or of ggml's meta

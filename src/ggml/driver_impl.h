@@ -42,7 +42,14 @@ struct gg_recent {
     uint64_t program, last_use;
     const struct gg_tensor **inputs, **results;
     uint64_t *offsets; /* of its views, as many as the program has */
-    size_t n_inputs, n_results, cap_inputs, cap_results, cap_offsets;
+    size_t n_inputs, n_results, n_offsets, cap_inputs, cap_results, cap_offsets;
+};
+
+/* Where the tensors of a graph are on rank 0, in the order of the program. */
+struct gg_places {
+    void **inputs, **results;
+    uint64_t *offsets; /* of its views */
+    size_t n_inputs, n_results, n_offsets, cap_inputs, cap_results, cap_offsets;
 };
 
 /* A run of a device without rank 0: it goes on after the call that began it. */
@@ -50,7 +57,9 @@ struct gg_pending {
     uint64_t program;
     void **addresses; /* [n] of its results */
     size_t n, cap;
-    _Atomic uint64_t run, fetched; /* numbers; equal: nothing is under way */
+    uint64_t turn; /* in which it began (later.c) */
+    /* numbers of the last run that the program wants, that has begun, and whose results are here */
+    _Atomic uint64_t asked, run, fetched;
 };
 
 enum { GG_MAX_PROGRAMS = 64, GG_MAX_RECENT = 64, GG_MAX_INPUT_BYTES = 256 << 20 };
@@ -65,9 +74,9 @@ struct gg_driver {
     size_t n_programs;
     struct gg_recent recent[GG_MAX_RECENT];
     struct gg_bytes run; /* payload of RUN */
-    void **addresses;
-    size_t cap_addresses;
+    struct gg_places places;
     struct gg_pending pending[GG_MAX_GROUPS];
+    uint64_t turn; /* how often rank 0 has computed with its own group */
 };
 extern struct gg_driver gg_driver;
 
@@ -87,13 +96,37 @@ enum sheaf_status gg_region_bytes(const struct gg_memory *m, const struct gg_reg
 enum sheaf_status gg_find_program(size_t device, const struct gg_cgraph *g,
                                   struct gg_sent_program **program, struct gg_recent **graph);
 enum sheaf_status gg_run_graph(size_t device, const struct gg_cgraph *graph);
+/* Runs a program with these inputs. Waits for the device's run that is under way. */
+enum sheaf_status gg_run(struct gg_sent_program *p, const struct gg_places *at);
+enum sheaf_status gg_places_of(const struct gg_recent *r, struct gg_places *out);
+void gg_places_free(struct gg_places *at);
 /* The results of the device's run that is under way, if there is one. */
 enum sheaf_status gg_fetch(size_t device);
+
+/* ---- later.c: what waits for the run of another device ---- */
+
+bool gg_has_later(size_t device);
+/* The bytes of a result of device `from`, whose last run was not fetched, go to `to` in a buffer of
+ * the device, before what is asked of that device from now on. */
+enum sheaf_status gg_later_copy(size_t device, void *to, size_t from, const void *src, size_t n);
+/* Behind what waits for the device. */
+enum sheaf_status gg_later_run(const struct gg_sent_program *p, const struct gg_recent *r);
+/* The device's last run was fetched. */
+void gg_later_fetched(size_t device);
+/* The ranks of rank 0's device have computed: others that began before have, about, too. */
+void gg_later_turn(void);
+/* Waits until this run of the device, and all before it, are fetched. */
+enum sheaf_status gg_later_wait(size_t device, uint64_t run);
+/* The same for all devices. */
+enum sheaf_status gg_later_wait_all(void);
+void gg_later_forget(void);
+
 /* Bytes that buffers of the device are still to take on its ranks (gg_unbound_bytes). */
 size_t gg_bytes_to_come(size_t device);
 /* The programs that use the object, or any object of the buffer, are gone on all ranks. */
 void gg_forget_buffer(uint64_t buffer);
 void gg_forget_object(int64_t object);
 void gg_forget_all(void);
+struct gg_sent_program *gg_program_of(uint64_t number); /* NULL: it is gone */
 
 #endif

@@ -109,6 +109,8 @@ size_t gg_engine_n_members_of(const struct gg_engine *e, size_t device);
  * it is a struct gg_source. */
 enum sheaf_status gg_engine_do(struct gg_engine *e, struct gg_command *command, const void *payload,
                                void *result);
+/* Makes NaN of the F32 results, at rank 0's addresses. */
+void gg_spoil_results(const struct gg_engine *e, uint64_t program, void *const *result);
 /* Other ranks: executes commands until END or the end of the job. */
 enum sheaf_status gg_engine_serve(struct gg_engine *e);
 

@@ -83,8 +83,6 @@ void gg_programs_let_go(struct gg_engine *e);
 enum sheaf_status gg_or_end(enum sheaf_status st);
 /* NULL: there is none. *at (may be NULL): its place in e->programs. */
 struct gg_program *gg_program_find(const struct gg_engine *e, uint64_t number, size_t *at);
-/* Makes NaN of the F32 results, at rank 0's addresses. */
-void gg_spoil_results(const struct gg_engine *e, uint64_t program, void *const *result);
 
 /* ---- a function for each kind of command; a payload is NULL on a rank that it is not for ---- */
 

@@ -62,9 +62,11 @@ size_t gg_bytes_to_come(size_t device) {
 
 static enum sheaf_status free_task(void *argument) {
     struct gg_memory *m = argument;
+    enum sheaf_status st = gg_later_wait_all();
+    if (st) return st;
     gg_forget_buffer(m->number);
     struct gg_command c = {.kind = GG_COMMAND_FREE, .buffer = m->number};
-    const enum sheaf_status st = gg_send(&c, NULL, NULL);
+    st = gg_send(&c, NULL, NULL);
     for (size_t i = 0; i < m->n_regions && !st; i++)
         gg_number_return(&gg_driver.numbers, m->regions[i]);
     return st;
@@ -248,6 +250,48 @@ void gg_driver_get(struct gg_memory *m, const struct gg_tensor *t, void *data, s
     }
     struct transfer x = {.m = m, .t = t, .to = data, .at = place_of(m, t, offset), .size = size};
     gg_failure_note(gg_call(get_task, &x)); /* a graph on another thread may be adding regions */
+}
+
+/* ---- copies between devices ---- */
+
+/* Without gaps, and laid out alike. */
+static size_t bytes_alike(const struct gg_tensor *a, const struct gg_tensor *b) {
+    for (int i = 0; i < SHEAF_MAX_DIMS; i++)
+        if (a->ne[i] != b->ne[i] || a->nb[i] != b->nb[i]) return 0;
+    const int type = gg_type_of(gg_driver.host, a->type);
+    if (a->type != b->type || type < 0) return 0;
+    size_t bytes = sheaf_row_size((enum sheaf_type)type, a->ne[0]);
+    for (int i = 1; i < SHEAF_MAX_DIMS; i++) {
+        if (a->nb[i] != bytes) return 0;
+        bytes *= (size_t)a->ne[i];
+    }
+    return bytes;
+}
+
+struct copy {
+    size_t device, from;
+    const struct gg_tensor *src, *dst;
+    size_t bytes;
+    bool is_later;
+};
+
+static enum sheaf_status copy_task(void *argument) {
+    struct copy *c = argument;
+    const struct gg_pending *left = &gg_driver.pending[c->from];
+    c->is_later = left->fetched != left->asked &&
+                  !gg_later_copy(c->device, c->dst->data, c->from, c->src->data, c->bytes);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+bool gg_driver_copy_later(const struct gg_tensor *src, const struct gg_tensor *dst) {
+    const struct gg_memory *from = gg_root(src)->buffer ? gg_plugin_memory_of(gg_root(src)) : NULL;
+    const struct gg_memory *to = gg_root(dst)->buffer ? gg_plugin_memory_of(gg_root(dst)) : NULL;
+    if (!from || !to || from->device == to->device || may_be_away(src) || may_be_away(dst) ||
+        gg_engine_has_rank(gg_driver.engine, to->device, 0) || !gg_calls_are_open())
+        return false;
+    struct copy c = {to->device, from->device, src, dst, bytes_alike(src, dst), false};
+    if (c.bytes) gg_failure_note(gg_call(copy_task, &c));
+    return c.is_later;
 }
 
 static enum sheaf_status clear_task(void *argument) {

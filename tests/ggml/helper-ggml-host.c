@@ -1,17 +1,18 @@
 /* A program of ggml's in small: loads a library that stands for ggml and the plugin, and computes on
  * its devices: SHEAF, or SHEAF0, SHEAF1, ... if it has several.
  *     helper-ggml-host LIBRARY PLUGIN API [idle | close | child | many | ...]
- * Prints "refused" if the plugin stays out, else "ok" when all results were right. idle: waits for
- * a signal after the first graph. busy: computes the graph again and again until it fails. lives: the
- * same, and goes on afterwards. count:
- * counts the signals that ask it to end. close: as a host of another API does, unloads the plugin
- * at once. child: starts itself again, as llama-server's router does, with the mode close. many:
- * thousands of graphs, and whether memory is lost. buffers: hundreds of buffers of weights, few at
- * a time. room: free memory while a second model comes and goes. layer: a model's layer, node by node. fault: an op that fails on one rank. slow: an op
- * that takes longer than the limit of a collective. queue: one whose device is still at it when its
- * queue is waited for. exit: a signal's handler ends the program while a graph is computed. fork:
- * children without exec that free and compute. copies-not: a device has no copies. inputs: large
- * ones. beside: two devices compute at the same time. second FILE: a second library stands for a ggml, too. */
+ * Prints "refused" if the plugin stays out, else "ok" when all results were right. idle: waits for a
+ * signal after the first graph. busy: computes the graph again and again until it fails. lives: the
+ * same, and goes on afterwards. count: counts the signals that ask it to end. close: as a host of
+ * another API does, unloads the plugin at once. child: starts itself again, as llama-server's router
+ * does, with the mode close. many: thousands of graphs, and whether memory is lost. buffers: hundreds of
+ * buffers of weights, few at a time. room: free memory while a second model comes and goes. layer: a
+ * model's layer, node by node. fault: an op that fails on one rank. fault-in-chain: the same on the
+ * second device, for whose results the third waits. slow: an op that takes longer than the limit of a
+ * collective. queue: one whose device is still at it when its queue is waited for. exit: a signal's
+ * handler ends the program while a graph is computed. fork: children without exec that free and compute.
+ * copies-not: a device has no copies. inputs: large ones. beside: two devices compute at the same time.
+ * second FILE: a second library stands for a ggml, too. */
 #include <malloc.h>
 #include <math.h>
 #include <pthread.h>
@@ -595,6 +596,96 @@ static void check_beside(struct on *o) {
     }
 }
 
+/* ---- a chain of devices, as ggml's scheduler makes it of layers ---- */
+
+enum { SLOTS = 4, BATCHES = 24 }; /* copies of each input; batches that go through the chain */
+struct link {
+    struct gg_tensor *in[SLOTS], *out[SLOTS];
+    struct gg_cgraph *graph[SLOTS];
+    struct gg_event *used[SLOTS]; /* the run that reads in[slot] */
+};
+
+static void make_link(const struct on *o, struct link *l, size_t i) {
+    const bool is_last = i == n_devices - 1;
+    size_t at = 0;
+    use(o);
+    struct gg_buffer *b = alloc(1 << 16);
+    typedef void (*usage_fn)(struct gg_buffer *, int);
+    CALL(usage_fn, "ggml_backend_buffer_set_usage")(b, GG_USAGE_COMPUTE);
+    for (int slot = 0; slot < SLOTS; slot++) {
+        l->in[slot] = tensor(o->m.ctx, N, M, "SHEAF#h#0");
+        put_at(b, l->in[slot], &at);
+    }
+    const size_t inputs = at;
+    for (int slot = 0; slot < SLOTS; slot++) {
+        if (!is_last) at = inputs; /* each result is where the one before was */
+        l->out[slot] = scale(o->m.ctx, l->in[slot], (float)(i + 2));
+        put_at(b, l->out[slot], &at);
+        l->graph[slot] = graph_of(o->m.ctx, l->out[slot], 100 + 10 * i + (size_t)slot);
+        l->used[slot] = dev->iface.event_new(dev);
+    }
+}
+
+/* What ggml_backend_sched does with an input of a split that another split has computed. */
+static bool pass_on(const struct on *from, const struct link *l, const struct on *to,
+                    const struct link *next, int slot) {
+    static float h[N * M];
+    to->backend->iface.event_wait(to->backend, next->used[slot]);
+    if (to->backend->iface.cpy_tensor_async(from->backend, to->backend, l->out[slot],
+                                            next->in[slot]))
+        return true;
+    from->backend->iface.synchronize(from->backend);
+    to->dev->iface.event_synchronize(to->dev, next->used[slot]);
+    get(l->out[slot], h, sizeof h);
+    set(next->in[slot], h, 0, sizeof h);
+    return false;
+}
+
+/* Batches go through the devices from `first` on, one behind the other. Results are read now and then.
+ * Returns the number of copies that waited for a run. */
+static int send_batches(const struct on *o, const struct link *links, size_t first) {
+    float h[N * M], factor = 1;
+    int later = 0;
+    for (size_t i = first; i < n_devices; i++) factor *= (float)(i + 2);
+    for (int batch = 0; batch < BATCHES; batch++) {
+        const int slot = batch % SLOTS;
+        for (int k = 0; k < N * M; k++) h[k] = (float)(batch + k);
+        o[first].dev->iface.event_synchronize(o[first].dev, links[first].used[slot]);
+        set(links[first].in[slot], h, 0, sizeof h);
+        for (size_t i = first; i < n_devices; i++) {
+            if (i > first) later += pass_on(&o[i - 1], &links[i - 1], &o[i], &links[i], slot);
+            use(&o[i]);
+            expect(start(links[i].graph[slot]) == GG_STATUS_SUCCESS, "a batch is started");
+            backend->iface.event_record(backend, links[i].used[slot]);
+        }
+        if (batch % 12 != 11 && batch % 7 != 5) continue;
+        for (int i = batch - 3; i <= batch; i++) {
+            int wrong = 0;
+            get(links[n_devices - 1].out[i % SLOTS], h, sizeof h);
+            for (int k = 0; k < N * M; k++) wrong += h[k] != (float)(i + k) * factor;
+            expect(!wrong, "the result of a chain");
+        }
+    }
+    return later;
+}
+
+/* With a device that rank 0 computes for, and, if there are others enough, without. */
+static void check_chain(struct on *o) {
+    static struct link links[MAX_DEVICES];
+    for (size_t i = 0; i < n_devices; i++) make_link(&o[i], &links[i], i);
+    const int later = send_batches(o, links, 0);
+    if (n_devices > 2) {
+        expect(later > BATCHES / 2, "copies that wait for a run");
+        expect(send_batches(o, links, 1) > BATCHES / 2, "the same without rank 0");
+    }
+    for (size_t i = 0; i < n_devices; i++) {
+        use(&o[i]);
+        struct gg_buffer *b = links[i].out[0]->buffer;
+        b->iface.free_buffer(b);
+        for (int slot = 0; slot < SLOTS; slot++) dev->iface.event_free(dev, links[i].used[slot]);
+    }
+}
+
 /* The last device waits until the first one, which computes at the same time, has come to its end. */
 static void check_runs_beside(struct on *o) {
     float got[N * M];
@@ -634,6 +725,29 @@ static void check_fault_beside(struct on *o) {
     expect(start(graph_of(m->ctx, m->out, 35)) == GG_STATUS_FAILED, "the second fault is told");
     expect(compute(graph_of(m->ctx, m->out, 36)) == GG_STATUS_SUCCESS, "status after two faults");
     check_sum(m, 0, 0, "the result after two faults");
+}
+
+/* What waits for a run that fails has its results, NaN, and the next graph is told. */
+static void check_fault_in_chain(struct on *o) {
+    float got[N * M];
+    int numbers = 0;
+    struct model *m = &o[1].m, *last = &o[2].m;
+    size_t at = 8192;
+    struct gg_tensor *t = scale(m->ctx, m->sum, 13);
+    put_at(m->work, t, &at);
+    set(last->w, last->values, 0, sizeof last->values);
+    use(&o[1]);
+    expect(start(graph_of(m->ctx, t, 51)) == GG_STATUS_SUCCESS, "a fault that is started");
+    expect(backend->iface.cpy_tensor_async(backend, o[2].backend, t, last->x), "a copy that waits");
+    use(&o[2]);
+    expect(start(graph_of(last->ctx, last->out, 52)) == GG_STATUS_SUCCESS, "a run that waits");
+    get(last->out, got, sizeof got);
+    for (int i = 0; i < N * M; i++) numbers += got[i] == got[i];
+    expect(!numbers, "what is computed of a failed run's results is NaN");
+    expect(start(graph_of(last->ctx, last->out, 52)) == GG_STATUS_FAILED, "the fault is told");
+    set(last->x, last->values, 0, sizeof last->values);
+    expect(compute(graph_of(last->ctx, last->out, 52)) == GG_STATUS_SUCCESS, "status after it");
+    check_sum(last, 0, 0, "the result after it");
 }
 
 static void free_on(struct on *o) {
@@ -1033,6 +1147,11 @@ int main(int argc, char **argv) {
         if (!failures) puts("ok");
         return failures != 0;
     }
+    if (!strcmp(mode, "fault-in-chain")) {
+        check_fault_in_chain(on);
+        if (!failures) puts("ok");
+        return failures != 0;
+    }
     if (!strcmp(mode, "slow") || !strcmp(mode, "queue")) {
         check_slow(&on[n_devices - 1].m, !strcmp(mode, "slow") ? 17 : 19);
         if (!failures) puts("ok");
@@ -1066,7 +1185,10 @@ int main(int argc, char **argv) {
         if (!failures) puts("ok");
         return failures != 0;
     }
-    if (n_devices > 1) check_beside(on);
+    if (n_devices > 1) {
+        check_beside(on);
+        check_chain(on);
+    }
     for (size_t i = 0; i < n_devices; i++) {
         use(&on[i]);
         check_all(&on[i].m);

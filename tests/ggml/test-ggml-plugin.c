@@ -392,6 +392,14 @@ Test(ggml_plugin, a_fault_on_one_rank) {
         shows("\nok\n");
     }
 }
+Test(ggml_plugin, a_fault_for_which_another_group_waits) {
+    setenv("SHEAF_GGML_LIB", SHEAF_BUILD_DIR "/lib/libfake-device-3.so", 1);
+    setenv("SHEAF_DEVICES", "CPU0@0,ggml:FAKE0@1,CPU0@2", 1);
+    setenv("SHEAF_GROUPS", "0,1,2", 1);
+    cr_expect_eq(ranks(3, "fake-ggml-3", 3, "fault-in-chain"), 0, "%s", out);
+    shows("ggml:FAKE0: computing the graph of");
+    shows("\nok\n");
+}
 /* All on rank 1, of whose device rank 0 knew only what it had at the start. */
 Test(ggml_plugin, memory_that_a_second_model_takes) {
     char path[] = "/tmp/sheaf-cuts-XXXXXX", how[64];
@@ -515,18 +523,19 @@ Test(ggml_plugin, views_that_move_in_groups) {
 Test(ggml_plugin, groups) {
     static const struct {
         int n;
-        const char *groups, *line[3];
+        const char *groups, *line[4];
     } cases[] = {
         {2, "0,1", {"SHEAF0: 1 member on 1 host\n", "SHEAF1: 1 member on 1 host\n"}},
         {3, "0-1,2", {"SHEAF0: 2 members on 1 host\n", "SHEAF1: 1 member on 1 host\n"}},
         {3, "1-2,0", {"SHEAF0: 2 members on 1 host\n", "SHEAF1: 1 member on 1 host\n"}},
         {4, "0,1-2,3", {"SHEAF0: 1 member", "SHEAF1: 2 members", "SHEAF2: 1 member"}},
+        {4, "0,1,2,3", {"SHEAF0: 1", "SHEAF1: 1", "SHEAF2: 1", "SHEAF3: 1"}},
         {3, "host", {"SHEAF: 3 members on 1 host\n"}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         setenv("SHEAF_GROUPS", cases[i].groups, 1);
         cr_expect_eq(ranks(cases[i].n, "fake-ggml-3", 3, ""), 0, "%s: %s", cases[i].groups, out);
-        for (int k = 0; k < 3; k++)
+        for (int k = 0; k < 4; k++)
             if (cases[i].line[k]) shows(cases[i].line[k]);
         shows("\nok\n");
     }
