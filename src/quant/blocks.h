@@ -250,6 +250,18 @@ SHEAF__HD void sheaf__quantize_block_tq1_0(const float *x, struct sheaf__block_t
     for (int m = 0; m < 4; m++) b->qh[m] = sheaf__tq1_byte(x + 240 + m, 4, 4, id);
 }
 
+/* Number s of the 6-bit scales and mins of Q4_K and Q5_K into bytes that were 0. */
+SHEAF__HD void sheaf__add_k_scale_min(uint8_t *packed, int s, int ls, int lm) {
+    if (s < 4) {
+        packed[s] = (uint8_t)(packed[s] | ls);
+        packed[s + 4] = (uint8_t)(packed[s + 4] | lm);
+    } else {
+        packed[s + 4] = (uint8_t)((ls & 15) | (lm & 15) << 4);
+        packed[s - 4] = (uint8_t)(packed[s - 4] | (ls >> 4) << 6);
+        packed[s] = (uint8_t)(packed[s] | (lm >> 4) << 6);
+    }
+}
+
 /* Q4_K and Q5_K: the 6-bit scales and mins, packed, and what they stand for. */
 SHEAF__HD void sheaf__quantize_scales(const float *x, int q_max, uint16_t *d, uint16_t *dmin,
                                       uint8_t *packed, float *scale, float *min) {
@@ -271,14 +283,7 @@ SHEAF__HD void sheaf__quantize_scales(const float *x, int q_max, uint16_t *d, ui
     for (int s = 0; s < 8; s++) {
         const int ls = sheaf__round_to(scale[s] * sheaf__inverse(df), 0, 63);
         const int lm = sheaf__round_to(min[s] * sheaf__inverse(mf), 0, 63);
-        if (s < 4) {
-            packed[s] = (uint8_t)(packed[s] | ls);
-            packed[s + 4] = (uint8_t)(packed[s + 4] | lm);
-        } else {
-            packed[s + 4] = (uint8_t)((ls & 15) | (lm & 15) << 4);
-            packed[s - 4] = (uint8_t)(packed[s - 4] | (ls >> 4) << 6);
-            packed[s] = (uint8_t)(packed[s] | (lm >> 4) << 6);
-        }
+        sheaf__add_k_scale_min(packed, s, ls, lm);
         scale[s] = df * (float)ls;
         min[s] = mf * (float)lm;
     }
@@ -360,6 +365,13 @@ SHEAF__HD void sheaf__quantize_block_q2_k(const float *x, struct sheaf__block_q2
     }
 }
 
+/* Scale s of Q3_K into bytes that were 0. */
+SHEAF__HD void sheaf__add_q3_k_scale(uint8_t *scales, int s, int ls) {
+    uint8_t *low = &scales[s % 8], *high = &scales[8 + s % 4];
+    *low = (uint8_t)(*low | ((ls + 32) & 15) << s / 8 * 4);
+    *high = (uint8_t)(*high | (ls + 32) >> 4 << s / 4 * 2);
+}
+
 SHEAF__HD void sheaf__quantize_block_q3_k(const float *x, struct sheaf__block_q3_k *b) {
     float scale[16];
     for (int s = 0; s < 16; s++) scale[s] = sheaf__signed_max(x + 16 * s, 16) / -4;
@@ -370,15 +382,19 @@ SHEAF__HD void sheaf__quantize_block_q3_k(const float *x, struct sheaf__block_q3
         const int ls = sheaf__round_to(scale[s] * sheaf__inverse(d), -32, 31);
         const float id = sheaf__inverse(d * (float)ls);
         uint8_t *q = b->qs + s / 8 * 32 + s % 2 * 16, *h = b->hmask + s % 2 * 16;
-        uint8_t *low = &b->scales[s % 8], *high = &b->scales[8 + s % 4];
-        *low = (uint8_t)(*low | ((ls + 32) & 15) << s / 8 * 4);
-        *high = (uint8_t)(*high | (ls + 32) >> 4 << s / 4 * 2);
+        sheaf__add_q3_k_scale(b->scales, s, ls);
         for (int l = 0; l < 16; l++) {
             const int v = sheaf__round_to(x[16 * s + l] * id, -4, 3) + 4;
             q[l] = (uint8_t)(q[l] | (v & 3) << s % 8 / 2 * 2);
             h[l] = (uint8_t)(h[l] | v >> 2 << s / 2);
         }
     }
+}
+
+/* Scale s into a block whose scales were 0. */
+SHEAF__HD void sheaf__add_iq4_xs_scale(struct sheaf__block_iq4_xs *b, int s, int ls) {
+    b->scales_l[s / 2] = (uint8_t)(b->scales_l[s / 2] | ((ls + 32) & 15) << s % 2 * 4);
+    b->scales_h = (uint16_t)(b->scales_h | (ls + 32) >> 4 << 2 * s);
 }
 
 SHEAF__HD void sheaf__quantize_block_iq4_xs(const float *x, struct sheaf__block_iq4_xs *b) {
@@ -390,8 +406,7 @@ SHEAF__HD void sheaf__quantize_block_iq4_xs(const float *x, struct sheaf__block_
     const float d = sheaf__f16_to_f32(b->d);
     for (int s = 0; s < 8; s++) {
         const int ls = sheaf__round_to(scale[s] * sheaf__inverse(d), -32, 31);
-        b->scales_l[s / 2] = (uint8_t)(b->scales_l[s / 2] | ((ls + 32) & 15) << s % 2 * 4);
-        b->scales_h = (uint16_t)(b->scales_h | (ls + 32) >> 4 << 2 * s);
+        sheaf__add_iq4_xs_scale(b, s, ls);
         sheaf__to_levels(levels, sheaf__inverse(d * (float)ls), x + 32 * s, b->qs + 16 * s);
     }
 }
