@@ -6,6 +6,7 @@
 #include "sheaf/type.h"
 
 #include "base/locale.h"
+#include "quant/fit.h"
 #include "quant/quants.h"
 
 static void f32_to_f32(const void *src, float *dst, int64_t n) {
@@ -127,6 +128,14 @@ enum sheaf_status sheaf_to_float(enum sheaf_type type, const void *src, float *d
 enum sheaf_status sheaf_from_float(enum sheaf_type type, const float *src, void *dst, int64_t n) {
     enum sheaf_status status = check(type, row(type)->from_float != NULL, n);
     if (status == SHEAF_STATUS_SUCCESS) row(type)->from_float(src, dst, n);
+    return status;
+}
+
+enum sheaf_status sheaf_quantize(enum sheaf_type type, const float *src, const float *weights,
+                                 void *dst, int64_t n) {
+    enum sheaf_status status = check(type, row(type)->from_float != NULL, n);
+    if (status == SHEAF_STATUS_SUCCESS && !sheaf__fit_row(type, src, weights, dst, n))
+        row(type)->from_float(src, dst, n);
     return status;
 }
 
