@@ -122,7 +122,7 @@ static enum sheaf_status convert_row(struct part *p, int64_t r, float *row) {
     p->bad_row = r;
     p->bad = largest(row, n);
     if (p->bad >= INFINITY) return SHEAF_STATUS_INVALID;
-    status = sheaf_from_float(p->to, row, to, n);
+    status = sheaf_quantize(p->to, row, NULL, to, n);
     if (status || p->bad <= MOST_HALF) return status;
     status = sheaf_to_float(p->to, to, row, n);
     return !status && largest(row, n) >= INFINITY ? SHEAF_STATUS_INVALID : status;
