@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "sheaf/gguf.h"
+#include "sheaf/type.h"
 
 #include "mpirun.h"
 #include "sanitizer.h"
@@ -172,6 +173,101 @@ Test(quantize, integers_are_copied) {
     cr_assert_eq(sheaf_gguf_read(g, t, 0, back, sizeof back), 0);
     cr_expect_arr_eq(back, numbers, sizeof back);
     sheaf_gguf_free(g);
+}
+
+/* A file as llama-imatrix writes it: sums of squares of the inputs of `name`, [256, n]. */
+static void write_importance(const char *path, const char *type, const char *name, int64_t ne0,
+                             int64_t n, const float *sums) {
+    const int64_t ne[] = {ne0, n}, counts[] = {1, n};
+    static const float ones[4] = {1, 1, 1, 1};
+    char tensor[64];
+    struct sheaf_gguf *g = sheaf_gguf_new();
+    cr_assert_eq(sheaf_gguf_set_str(g, "general.type", type), 0);
+    snprintf(tensor, sizeof tensor, "%s.in_sum2", name);
+    cr_assert_eq(sheaf_gguf_add_tensor(g, tensor, SHEAF_TYPE_F32, 2, ne, sums), 0);
+    snprintf(tensor, sizeof tensor, "%s.counts", name);
+    cr_assert_eq(sheaf_gguf_add_tensor(g, tensor, SHEAF_TYPE_F32, 2, counts, ones), 0);
+    cr_assert_eq(sheaf_gguf_write(g, path), 0, "%s", sheaf_last_error());
+    sheaf_gguf_free(g);
+}
+
+/* Of each of two experts the squares of the errors of tensor "t" in out.gguf, in the columns that are
+ * important to the first expert, and in the others. */
+static void errors_of_halves(const float *data, double errors[2][2]) {
+    static float got[2 * 4 * 256];
+    static char blocks[sizeof got];
+    struct sheaf_gguf *g;
+    cr_assert_eq(sheaf_gguf_open(in_dir("out.gguf"), &g), 0, "%s", sheaf_last_error());
+    const struct sheaf_gguf_tensor *t = sheaf_gguf_tensor(g, 0);
+    cr_assert_eq(sheaf_gguf_read(g, t, 0, blocks, t->size), 0);
+    cr_assert_eq(sheaf_to_float(t->type, blocks, got, 2 * 4 * 256), 0);
+    memset(errors, 0, 4 * sizeof **errors);
+    for (int i = 0; i < 2 * 4 * 256; i++)
+        errors[i / 1024][i % 2] += pow((double)data[i] - (double)got[i], 2);
+    sheaf_gguf_free(g);
+}
+
+/* Each expert has its own columns: those with more importance lose less than without. */
+Test(quantize, importance_moves_errors) {
+    static float data[2 * 4 * 256], sums[2 * 256];
+    const int64_t ne[] = {256, 4, 2};
+    double without[2][2], with[2][2];
+    char args[400];
+    struct sheaf_gguf *g = sheaf_gguf_new();
+    for (int i = 0; i < 2 * 4 * 256; i++) data[i] = sinf((float)i * 1.7f) + sinf((float)(i * i));
+    for (int i = 0; i < 2 * 256; i++) sums[i] = i % 2 == i / 256 ? 20 : 1;
+    cr_assert_eq(sheaf_gguf_add_tensor(g, "t", SHEAF_TYPE_F32, 3, ne, data), 0);
+    cr_assert_eq(sheaf_gguf_write(g, in_dir("in.gguf")), 0, "%s", sheaf_last_error());
+    sheaf_gguf_free(g);
+    write_importance(in_dir("sums.gguf"), "imatrix", "t", 256, 2, sums);
+    snprintf(args, sizeof args, "%s/in.gguf %s/out.gguf Q4_K_S", dir, dir);
+    cr_assert_eq(tool("sheaf-quantize", args), 0, "%s", out);
+    errors_of_halves(data, without);
+    snprintf(args, sizeof args, "--imatrix %s/sums.gguf %s/in.gguf %s/out.gguf Q4_K_S", dir, dir,
+             dir);
+    cr_assert_eq(tool("sheaf-quantize", args), 0, "%s", out);
+    cr_expect(strstr(out, "importance of 1 of 1 tensors from "), "%s", out);
+    errors_of_halves(data, with);
+    for (int expert = 0; expert < 2; expert++) {
+        cr_expect_lt(with[expert][expert], 0.9 * without[expert][expert], "expert %d", expert);
+        cr_expect_gt(with[expert][!expert], without[expert][!expert], "expert %d", expert);
+    }
+    cr_assert_eq(sheaf_gguf_open(in_dir("out.gguf"), &g), 0);
+    cr_expect_geq(sheaf_gguf_find_key(g, "quantize.imatrix.file"), 0);
+    sheaf_gguf_free(g);
+    write_importance(in_dir("sums.gguf"), "imatrix", "t", 256, 1, sums); /* of all experts */
+    cr_assert_eq(tool("sheaf-quantize", args), 0, "%s", out);
+    errors_of_halves(data, with);
+    for (int expert = 0; expert < 2; expert++)
+        cr_expect_lt(with[expert][0], 0.9 * without[expert][0], "expert %d", expert);
+}
+
+Test(quantize, importance_of_another_model) {
+    static const struct {
+        const char *type, *name, *text;
+        int64_t ne0, n;
+    } cases[] = {
+        {"imatrix", "t", "its 't.in_sum2' does not fit the tensor", 128, 1},
+        {"imatrix", "t", "its 't.in_sum2' does not fit the tensor", 256, 3},
+        {"imatrix", "u", "is of another model: it has no tensor of ", 256, 1},
+        {"model", "t", "its general.type is 'model', not 'imatrix'", 256, 1},
+    };
+    static float data[4 * 256];
+    const int64_t ne[] = {256, 4};
+    char args[400];
+    struct sheaf_gguf *g = sheaf_gguf_new();
+    cr_assert_eq(sheaf_gguf_add_tensor(g, "t", SHEAF_TYPE_F32, 2, ne, data), 0);
+    cr_assert_eq(sheaf_gguf_write(g, in_dir("in.gguf")), 0, "%s", sheaf_last_error());
+    sheaf_gguf_free(g);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        write_importance(in_dir("sums.gguf"), cases[i].type, cases[i].name, cases[i].ne0,
+                         cases[i].n, data);
+        snprintf(args, sizeof args, "--imatrix %s/sums.gguf %s/in.gguf %s/none.gguf Q4_0", dir, dir,
+                 dir);
+        cr_expect_eq(tool("sheaf-quantize", args), 1, "%zu: %s", i, out);
+        cr_expect(strstr(out, cases[i].text), "%zu: %s", i, out);
+        cr_expect_neq(access(in_dir("none.gguf"), F_OK), 0, "%zu", i);
+    }
 }
 
 Test(quantize, parts_are_to_be_joined) {

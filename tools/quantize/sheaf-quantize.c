@@ -19,13 +19,14 @@
 #include "common/interrupt.h"
 #include "common/output.h"
 #include "common/tool.h"
+#include "importance.h"
 #include "model/file/mix.h"
 
 enum { MAX_THREADS = 256 };
 static const float MOST_HALF = 65504; /* of F16, which scales of blocks are, too */
 
 struct quantizer {
-    const char *in_path, *out_path;
+    const char *in_path, *out_path, *importance_path;
     const struct sheaf__mix *mix;
     struct sheaf__mix_model model;
     struct sheaf_gguf *in, *out;
@@ -34,6 +35,7 @@ struct quantizer {
     int threads;
     bool dry_run;
     char *data, *result; /* of one tensor */
+    struct importance importance;
 };
 
 static enum sheaf_status no_memory(void) {
@@ -76,6 +78,8 @@ static enum sheaf_status add_all(struct quantizer *q) {
     if (!status)
         status = sheaf_gguf_set_u32(q->out, "general.file_type", sheaf__mix_file_type(q->mix));
     if (!status) status = sheaf_gguf_set_u32(q->out, "general.quantization_version", 2);
+    if (!status && q->importance_path)
+        status = sheaf_gguf_set_str(q->out, "quantize.imatrix.file", q->importance_path);
     for (int64_t i = 0; i < q->n && !status; i++) {
         const struct sheaf_gguf_tensor *t = sheaf_gguf_tensor(q->in, i);
         status = sheaf_gguf_add_tensor(q->out, t->name, q->types[i], t->n_dims, t->ne, NULL);
@@ -122,7 +126,7 @@ static enum sheaf_status convert_row(struct part *p, int64_t r, float *row) {
     p->bad_row = r;
     p->bad = largest(row, n);
     if (p->bad >= INFINITY) return SHEAF_STATUS_INVALID;
-    status = sheaf_quantize(p->to, row, NULL, to, n);
+    status = sheaf_quantize(p->to, row, importance_of_row(&p->q->importance, p->tensor, r), to, n);
     if (status || p->bad <= MOST_HALF) return status;
     status = sheaf_to_float(p->to, to, row, n);
     return !status && largest(row, n) >= INFINITY ? SHEAF_STATUS_INVALID : status;
@@ -205,6 +209,7 @@ static enum sheaf_status give(void *user, int64_t i, const void **data) {
     if (!q->data || !q->result) return no_memory();
     enum sheaf_status status = sheaf_gguf_read(q->in, t, 0, q->data, t->size);
     if (!status && i == q->n - 1) status = sheaf_gguf_check_unchanged(q->in);
+    if (!status) status = importance_read(&q->importance, t);
     if (status) return status;
     *data = q->types[i] == t->type ? q->data : q->result;
     if (q->types[i] != t->type) status = convert_all(q, t, q->types[i]);
@@ -235,6 +240,8 @@ static enum sheaf_status quantize(struct quantizer *q) {
     bool again = false;
     enum sheaf_status status = sheaf_gguf_open(q->in_path, &q->in);
     if (!status) status = check(q);
+    if (!status && q->importance_path)
+        status = importance_open(q->importance_path, q->in, &q->importance);
     if (status) return status;
     q->n = sheaf_gguf_n_tensors(q->in);
     q->types = calloc((size_t)q->n + 1, sizeof *q->types);
@@ -261,6 +268,9 @@ static enum sheaf_status quantize(struct quantizer *q) {
         printf("%s: %.2f MiB -> %.2f MiB%s\n", sheaf__mix_name(q->mix),
                (double)before / (1024 * 1024), (double)after / (1024 * 1024),
                q->dry_run ? " (nothing written)" : "");
+    if (!status && q->importance_path)
+        printf("importance of %" PRId64 " of %" PRId64 " tensors from %s\n", q->importance.found,
+               q->n, q->importance_path);
     return status;
 }
 
@@ -269,12 +279,13 @@ static enum sheaf_status quantize(struct quantizer *q) {
 struct quantize_options {
     const char *words[3]; /* IN OUT TYPE */
     int n_words;
+    const char *importance;
     int64_t threads;
     bool dry_run, help, version;
 };
 
 static const char synopsis[] =
-    "usage: sheaf-quantize [--dry-run] [--threads N] IN.gguf OUT.gguf TYPE\n"
+    "usage: sheaf-quantize [--dry-run] [--threads N] [--imatrix FILE] IN.gguf OUT.gguf TYPE\n"
     "Writes IN with its matrices in other types.\n";
 
 #define AT(field) offsetof(struct quantize_options, field)
@@ -282,6 +293,8 @@ static const struct option options[] = {
     {"arguments", NULL, OPTION_WORDS, AT(words), AT(n_words), 0, 3, NULL, NULL, NULL},
     {"--dry-run", NULL, OPTION_FLAG, AT(dry_run), 0, 0, 0, NULL,
      "print the types and sizes, write nothing", NULL},
+    {"--imatrix", NULL, OPTION_TEXT, AT(importance), 0, 0, 0, "FILE",
+     "importance of columns, of llama.cpp's llama-imatrix (GGUF)", NULL},
     {"--threads", "-t", OPTION_INT, AT(threads), 0, 1, MAX_THREADS, "N", "(all CPUs)", NULL},
     TOOL_HELP(AT(help)),
     TOOL_VERSION(AT(version)),
@@ -320,6 +333,7 @@ int main(int argc, char **argv) {
     if (o.help || o.version) return tool_answer(&tool, o.help);
     struct quantizer q = {.in_path = o.words[0],
                           .out_path = o.words[1],
+                          .importance_path = o.importance,
                           .mix = sheaf__mix_find(o.words[2]),
                           .threads = o.threads > MAX_THREADS ? MAX_THREADS : (int)o.threads,
                           .dry_run = o.dry_run};
@@ -329,6 +343,7 @@ int main(int argc, char **argv) {
     free(q.types);
     free(q.data);
     free(q.result);
+    importance_close(&q.importance);
     sheaf_gguf_free(q.in);
     sheaf_gguf_free(q.out);
     return output_end(status == SHEAF_STATUS_ABORTED ? TOOL_INTERRUPTED : status ? TOOL_FAILED : 0);
