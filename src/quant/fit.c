@@ -75,10 +75,15 @@ struct line {
 
 /* ---- one part ---- */
 
-static double total(const float *lanes) {
-    double sum = 0;
-    for (int l = 0; l < LANES; l++) sum += (double)lanes[l];
-    return sum;
+/* Numbers that are added one by one. */
+typedef float lanes __attribute__((vector_size(LANES * sizeof(float))));
+
+static double total(const lanes *of) {
+    double sums[LANES];
+    for (int l = 0; l < LANES; l++) sums[l] = (double)(*of)[l];
+    for (int n = LANES / 2; n > 0; n /= 2) /* short chains of sums */
+        for (int l = 0; l < n; l++) sums[l] += sums[l + n];
+    return sums[0];
 }
 
 static struct part part_of(const struct format *f, const float *x, const float *w) {
@@ -96,36 +101,36 @@ static struct part part_of(const struct format *f, const float *x, const float *
 static void to_levels(const struct format *f, const struct part *p, double scale, double min,
                       float *restrict q) {
     const float id = fabs(scale) > 0x1p-100 ? (float)(1 / scale) : 0, m = (float)min;
-    const float lo = (float)f->lo, hi = (float)f->hi;
-    if (!f->rising) {
-        const float to_integer = 0x1.8p23f; /* floats this large are integers */
-        for (int j = 0; j < p->n; j++) {
-            float t = (p->x[j] + m) * id;
-            t = t < lo ? lo : t;
-            t = t > hi ? hi : t;
-            q[j] = (t + to_integer) - to_integer;
-        }
-        return;
+    const float lo = (float)f->lo, hi = (float)f->hi, to_integer = 0x1.8p23f;
+    float t[MOST];
+    for (int j = 0; j < p->n; j++) {
+        t[j] = (p->x[j] + m) * id;
+        t[j] = t[j] < lo ? lo : t[j];
+        t[j] = t[j] > hi ? hi : t[j];
+        q[j] = (t[j] + to_integer) - to_integer; /* floats as large as this are integers */
     }
+    if (!f->rising) return;
     for (int j = 0; j < p->n; j++) q[j] = lo;
     for (int k = 1; k < f->n_rising; k++) {
         const float step = (float)(f->rising[k] - f->rising[k - 1]);
         const float middle = (float)f->rising[k] - 0.5f * step;
-        for (int j = 0; j < p->n; j++) q[j] += (p->x[j] + m) * id > middle ? step : 0.0f;
+        for (int j = 0; j < p->n; j++) q[j] += t[j] > middle ? step : 0.0f;
     }
 }
 
 static struct sums sums_of(const struct part *p, const float *q) {
-    float wq[LANES] = {0}, wqq[LANES] = {0}, wqx[LANES] = {0};
+    lanes wq = {0}, wqq = {0}, wqx = {0};
     for (int j = 0; j < p->n; j += LANES) {
-        for (int l = 0; l < LANES; l++) {
-            const float product = p->w[j + l] * q[j + l];
-            wq[l] += product;
-            wqq[l] += product * q[j + l];
-            wqx[l] += product * p->x[j + l];
-        }
+        lanes w, x, level;
+        memcpy(&w, p->w + j, sizeof w);
+        memcpy(&x, p->x + j, sizeof x);
+        memcpy(&level, q + j, sizeof level);
+        w *= level;
+        wq += w;
+        wqq += w * level;
+        wqx += w * x;
     }
-    return (struct sums){total(wq), total(wqq), total(wqx)};
+    return (struct sums){total(&wq), total(&wqq), total(&wqx)};
 }
 
 static double error_of(const struct part *p, const struct sums *s, double scale, double min) {

@@ -658,8 +658,8 @@ Test(quants, the_search_keeps_what_blocks_hold) {
     }
 }
 
-/* What has no search, or no squares, gets the bits of sheaf_from_float; weights that are no use do
- * nothing. */
+/* A type without a search, and a block without squares, gets the bits of sheaf_from_float; weights
+ * that are no use do nothing. */
 Test(quants, where_no_search_is_possible) {
     static const float useless[] = {0, -1, NAN, INFINITY};
     static float x[N], w[N];
