@@ -4,8 +4,8 @@
  * Scales and mins are integers times the block's two halves, or the halves themselves, or come from
  * a table of the type. Given the levels of all elements, the scale and min with the least error are
  * a line by least squares; given scale and min, the best level of each element is the nearest one.
- * So, for each part alone: from many scales to levels, from these to lines, and of the lines the
- * best one, which is improved in turns (free_line). Then, for the block: from the largest line to
+ * So, for each part alone: from many scales to levels, from these to lines, and from the best of the
+ * lines to levels again, in turns (free_line). Then, for the block: from the largest line to
  * some pairs of halves, for each to the best integers near the lines, and from these to the halves
  * by least squares, in turns (fit_block).
  *
@@ -100,7 +100,7 @@ static struct part part_of(const struct format *f, const float *x, const float *
 /* The levels nearest to (x + min) / scale. */
 static void to_levels(const struct format *f, const struct part *p, double scale, double min,
                       float *restrict q) {
-    const float id = fabs(scale) > 0x1p-100 ? (float)(1 / scale) : 0, m = (float)min;
+    const float id = scale != 0 ? (float)(1 / scale) : 0, m = (float)min;
     const float lo = (float)f->lo, hi = (float)f->hi, to_integer = 0x1.8p23f;
     float t[MOST];
     for (int j = 0; j < p->n; j++) {
@@ -138,31 +138,27 @@ static double error_of(const struct part *p, const struct sums *s, double scale,
            2 * min * p->sum_wx - 2 * scale * min * s->wq;
 }
 
-/* The best line for levels. Where these do not tell, it is a constant, or, as the min of a block with
- * integers is not negative, goes through the origin. */
+/* The best line for levels. Those that are all the same tell no min: its error is NaN, or as large as
+ * rounding makes it. */
 static struct line line_of(const struct format *f, const struct part *p, const float *q) {
     const struct sums s = sums_of(p, q);
     const double det = s.wqq * p->sum_w - s.wq * s.wq;
-    const bool tells = det > 1e-9 * s.wqq * p->sum_w;
-    const double min = tells ? (s.wq * s.wqx - s.wqq * p->sum_wx) / det : -p->sum_wx / p->sum_w;
-    struct line l = {s.wqq > 0 ? s.wqx / s.wqq : 0, 0, 0};
-    if (f->mins == FREE_MIN || (f->mins == INTEGER_MIN && tells && min >= 0)) {
-        l.scale = tells ? (s.wqx * p->sum_w - s.wq * p->sum_wx) / det : 0;
-        l.min = min;
+    struct line l = {s.wqx / s.wqq, 0, 0};
+    if (f->mins != NO_MIN) {
+        l.scale = (s.wqx * p->sum_w - s.wq * p->sum_wx) / det;
+        l.min = (s.wq * s.wqx - s.wqq * p->sum_wx) / det;
     }
     l.error = error_of(p, &s, l.scale, l.min);
     return l;
 }
 
 /* Replaces *best if the levels by scale and min have a better line. */
-static bool improve(const struct format *f, const struct part *p, double scale, double min,
+static void improve(const struct format *f, const struct part *p, double scale, double min,
                     struct line *best) {
     float q[MOST];
     to_levels(f, p, scale, min, q);
     const struct line l = line_of(f, p, q);
-    if (!(l.error < best->error)) return false;
-    *best = l;
-    return true;
+    if (l.error < best->error) *best = l;
 }
 
 /* Scales of both signs, where levels reach further on one side. */
@@ -170,7 +166,7 @@ static void try_scales(const struct format *f, const struct part *p, struct line
     const double max = (double)fabsf(sheaf__signed_max(p->x, p->n)), last = -f->lo;
     const int n_levels = f->rising ? f->n_rising : f->hi - f->lo + 1;
     const double between = (f->hi - f->lo) / (double)(n_levels - 1);
-    for (int k = -BELOW; k <= ABOVE && max > 0; k++) {
+    for (int k = -BELOW; k <= ABOVE; k++) {
         const double scale = max / (last + k * (last / 4 + between) / ABOVE);
         improve(f, p, scale, 0, best);
         if (f->hi != -f->lo) improve(f, p, -scale, 0, best);
@@ -183,7 +179,7 @@ static void try_ranges(const struct format *f, const struct part *p, struct line
     sheaf__range(p->x, p->n, &lo, &hi);
     if (f->mins == INTEGER_MIN && lo > 0) lo = 0;
     const double step = (double)(hi - lo) / f->hi;
-    for (int i = 0; i < SHIFTS && hi > lo; i++)
+    for (int i = 0; i < SHIFTS; i++)
         for (int k = 0; k < SHIFTS; k++)
             improve(f, p, step * (f->hi - (i + k - 2) / 4.0) / f->hi,
                     -((double)lo + step * (i - 1) / 4), best);
@@ -195,8 +191,7 @@ static struct line free_line(const struct format *f, const struct part *p) {
         try_scales(f, p, &best);
     else
         try_ranges(f, p, &best);
-    for (int i = 0; i < TURNS; i++)
-        if (!improve(f, p, best.scale, best.min, &best)) break;
+    for (int i = 0; i < TURNS; i++) improve(f, p, best.scale, best.min, &best);
     return best;
 }
 
@@ -209,11 +204,6 @@ struct fit {
     double error;
 };
 
-/* The integer nearest to x / unit in the range. */
-static int integer(double x, double unit, int lo, int hi) {
-    return unit != 0 ? sheaf__round_to((float)(x / unit), lo, hi) : sheaf__round_to(0, lo, hi);
-}
-
 static double scale_value(const struct format *f, double d, int scale) {
     return f->scale_of ? (double)f->scale_of((uint8_t)scale) : d * scale;
 }
@@ -221,7 +211,7 @@ static double scale_value(const struct format *f, double d, int scale) {
 /* The scale's integer whose value is nearest to `scale`, or one next to it. */
 static int scale_near(const struct format *f, double d, double scale) {
     int lo = f->scale_lo, hi = f->scale_hi;
-    if (!f->scale_of) return integer(scale, d, lo, hi);
+    if (!f->scale_of) return sheaf__round_to((float)(scale / d), lo, hi);
     while (hi - lo > 1) {
         const int middle = (lo + hi) / 2;
         if ((double)f->scale_of((uint8_t)middle) <= scale)
@@ -242,7 +232,7 @@ static void try_integer(const struct format *f, const struct part *p, const stru
     if (f->mins == INTEGER_MIN) {
         to_levels(f, p, value, min, q);
         min = (value * sums_of(p, q).wq - p->sum_wx) / p->sum_w;
-        integer_min = integer(min, dmin, 0, f->min_hi);
+        integer_min = sheaf__round_to((float)(min / dmin), 0, f->min_hi);
     }
     min = dmin * integer_min;
     to_levels(f, p, value, min, q);
@@ -287,10 +277,10 @@ static void halves_of(const struct part *parts, int n, const struct fit *c, doub
         mx += min * parts[i].sum_wx;
     }
     const double det = dd * mm - dm * dm;
-    if (det > 1e-9 * dd * mm) {
+    if (det > 0) {
         *d = (dx * mm - mx * dm) / det;
         *dmin = (dx * dm - mx * dd) / det;
-    } else if (mm == 0 && dd > 0) {
+    } else if (mm == 0) {
         *d = dx / dd;
     }
 }
@@ -310,7 +300,7 @@ static struct fit fit_block(const struct format *f, const struct part *parts, in
     /* a scale of either sign reaches further on the negative side: there first */
     for (int k = 0; k < (f->scale_hi > 1 && !f->scale_of ? DIVISORS : 1); k++) {
         double d = most / (f->scale_lo < 0 && k == 0 ? f->scale_lo : f->scale_hi - k);
-        double dmin = most_min / (f->mins == INTEGER_MIN ? f->min_hi - k : 1);
+        double dmin = most_min / (f->mins == INTEGER_MIN ? f->min_hi : 1);
         for (int turn = 0; turn <= TURNS; turn++) {
             choose_integers(f, parts, lines, n, d, dmin, &c);
             if (c.error < best.error) best = c;
@@ -454,7 +444,7 @@ static const struct format formats[SHEAF_TYPE_COUNT] = {
 /* clang-format on */
 static_assert(AT(q4_k, scales) == AT(q5_k, scales), "put_q4_k");
 
-/* Weights of a block, the largest 1; none is 0, so that every part has some. */
+/* Weights of a block, the largest 1; none is 0, so that a part without weight keeps its values. */
 static void scale_weights(const float *given, int n, float *w) {
     float most = 0;
     for (int j = 0; given && j < n; j++) most = given[j] > most ? given[j] : most;
@@ -473,8 +463,8 @@ static double loss(const struct format *f, const float *x, const float *w, const
     return sum;
 }
 
-/* What the plain quantizer makes stays where the search finds nothing better: squares may be no
- * floats, or halves just right without a search. */
+/* What the plain quantizer makes stays where the search finds nothing better: sums of products may be
+ * no floats, or halves just right without a search. */
 static void quantize_block(const struct format *f, const float *x, const float *weights,
                            uint8_t *block) {
     const float max = fabsf(sheaf__signed_max(x, f->block));
@@ -483,11 +473,11 @@ static void quantize_block(const struct format *f, const float *x, const float *
     float w[MOST];
     uint8_t other[MOST + 64] = {0};
     f->plain(x, block, f->block);
-    if (!(max > 0x1p-48f && max < 0x1p48f)) return;
+    if (!(max < 0x1p48f)) return;
     scale_weights(weights, f->block, w);
     for (int i = 0; i < n; i++) parts[i] = part_of(f, x + i * f->part, w + i * f->part);
     const struct fit c = fit_block(f, parts, n);
-    if (!(c.error < INFINITY)) return;
+    if (!(c.error < INFINITY)) return; /* an element is no number */
     put_block(f, parts, n, &c, other);
     if (loss(f, x, w, other) < loss(f, x, w, block)) memcpy(block, other, f->size);
 }
