@@ -270,6 +270,35 @@ Test(quantize, importance_of_another_model) {
     }
 }
 
+/* Squared errors alone are least with the large elements cut down, which shrinks what a matrix does
+ * (0.934 of it here, in place of 0.949). */
+Test(quantize, large_elements_are_not_cut_down) {
+    static float data[4 * 256], got[4 * 256];
+    static char blocks[sizeof got];
+    const int64_t ne[] = {256, 4};
+    double products = 0, squares = 0;
+    char args[300];
+    struct sheaf_gguf *g = sheaf_gguf_new();
+    for (int i = 0; i < 4 * 256; i++)
+        data[i] = powf(sinf((float)i * 1.7f) + sinf((float)(i * i)), 3);
+    cr_assert_eq(sheaf_gguf_add_tensor(g, "t", SHEAF_TYPE_F32, 2, ne, data), 0);
+    cr_assert_eq(sheaf_gguf_write(g, in_dir("in.gguf")), 0, "%s", sheaf_last_error());
+    sheaf_gguf_free(g);
+    snprintf(args, sizeof args, "%s/in.gguf %s/out.gguf Q2_K", dir, dir);
+    cr_assert_eq(tool("sheaf-quantize", args), 0, "%s", out);
+    cr_assert_eq(sheaf_gguf_open(in_dir("out.gguf"), &g), 0, "%s", sheaf_last_error());
+    const struct sheaf_gguf_tensor *t = sheaf_gguf_tensor(g, 0);
+    cr_assert_eq(t->type, SHEAF_TYPE_Q2_K);
+    cr_assert_eq(sheaf_gguf_read(g, t, 0, blocks, t->size), 0);
+    cr_assert_eq(sheaf_to_float(t->type, blocks, got, 4 * 256), 0);
+    sheaf_gguf_free(g);
+    for (int i = 0; i < 4 * 256; i++) {
+        products += (double)data[i] * (double)got[i];
+        squares += (double)data[i] * (double)data[i];
+    }
+    cr_expect_gt(products, 0.943 * squares, "%g", products / squares);
+}
+
 Test(quantize, parts_are_to_be_joined) {
     char args[256], path[128];
     struct sheaf_gguf *g = sheaf_gguf_new();
