@@ -509,12 +509,7 @@ static bool launch(struct sheaf__cuda_queue *q, Few few, const Shape &s) {
         for (few.stages = MOST_STAGES; few.stages >= LEAST_STAGES; few.stages--) {
             const size_t bytes =
                 Operand<D, ROWS>::BYTES + (size_t)(warps * few.stages) * Tile<D, E>::BYTES;
-            if (bytes > most) continue;
-            if (cudaFuncSetAttribute(few_kernel<TYPE, D, E, ROWS>,
-                                     cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes)) {
-                cudaGetLastError();
-                continue;
-            }
+            if (bytes > most || !sheaf__cuda_allows_shared(q, few_kernel<TYPE, D, E, ROWS>, bytes)) continue;
             CUDA_LAUNCH_AHEAD(q->ahead, (few_kernel<TYPE, D, E, ROWS>), grid, 32 * warps, bytes,
                               q->stream, few);
             return true;

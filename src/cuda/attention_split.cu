@@ -451,12 +451,7 @@ static bool launch(struct sheaf__cuda_queue *q, Split sp, const Shape &shape) {
     for (sp.key_warps = shape.key_warps; sp.key_warps; sp.key_warps /= 2) {
         for (sp.stages = 2; sp.stages; sp.stages--) {
             const size_t bytes = shared_of(sp, RT * shape.row_warps);
-            if (bytes > MOST_SHARED) continue;
-            if (cudaFuncSetAttribute(split_kernel<RT, NC>,
-                                     cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes)) {
-                cudaGetLastError();
-                continue;
-            }
+            if (bytes > MOST_SHARED || !sheaf__cuda_allows_shared(q, split_kernel<RT, NC>, bytes)) continue;
             const dim3 grid((unsigned)shape.row_groups, (unsigned)shape.parts,
                             (unsigned)(sp.at.k.ne[2] * sp.at.q.ne[3]));
             CUDA_LAUNCH_AHEAD(q->ahead, (split_kernel<RT, NC>), grid,

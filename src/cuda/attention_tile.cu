@@ -464,13 +464,7 @@ template <int D> static bool launch(struct sheaf__cuda_queue *q, const struct At
     const int64_t blocks = over(at->q.ne[1] * at->group, ROWS), kv = at->k.ne[2],
                   seqs = at->q.ne[3];
     const size_t bytes = 2 * sizeof(Stage<D>);
-    if (blocks > 65535) return false;
-    /* heads of 128: 64 KiB, more than the 48 that need no asking */
-    if (cudaFuncSetAttribute(attention_tile_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             (int)bytes)) {
-        cudaGetLastError();
-        return false;
-    }
+    if (blocks > 65535 || !sheaf__cuda_allows_shared(q, attention_tile_kernel<D>, bytes)) return false;
     Table table = {NULL, (int)over(at->k.ne[1], KEYS), 0, 0};
     if (at->mask.data) {
         const int64_t heads = one_mask(at->q, at->k, at->mask, at->groups) ? 1 : kv;

@@ -22,6 +22,7 @@ struct sheaf__cuda_device {
     struct sheaf_backend_device base;
     int ordinal;
     int n_sm;
+    size_t most_shared; /* bytes of shared memory that a block may have if its kernel asks */
     size_t total_memory;
     int capability; /* 90 for 9.0 */
     int code;       /* architecture that the kernels which it runs were compiled for */
@@ -238,6 +239,19 @@ static inline unsigned sheaf__cuda_row_threads(int64_t n) {
     unsigned t = 32;
     while (t < 1024 && (int64_t)t * 4 < n) t *= 2;
     return t;
+}
+/* May blocks of the kernel have so many bytes of dynamic shared memory, more than the 48 KiB that need no asking?
+ * The kernel is asked for all that there is, whatever the launch wants: kernels belong to the GPU, and a member on
+ * it must take nothing from what another one is about to launch. */
+template <class Kernel>
+static inline bool sheaf__cuda_allows_shared(const struct sheaf__cuda_queue *q, Kernel *kernel,
+                                             size_t bytes) {
+    const size_t most = q->device->most_shared;
+    if (bytes > most) return false;
+    const cudaError_t e =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)most);
+    if (e) cudaGetLastError();
+    return !e;
 }
 static inline unsigned sheaf__cuda_blocks_y(int64_t n) {
     return (unsigned)(n < 1 ? 1 : n > 65535 ? 65535 : n);

@@ -223,6 +223,7 @@ static void add_device(int number, int ordinal, const struct cudaDeviceProp *p) 
     d->base.context = d;
     d->ordinal = ordinal;
     d->n_sm = p->multiProcessorCount;
+    d->most_shared = p->sharedMemPerBlockOptin;
     d->capability = p->major * 10 + p->minor;
     d->code = code_for(d->capability);
     d->total_memory = p->totalGlobalMem;

@@ -230,3 +230,22 @@ Test(cuda_attention, with_less_shared_memory) {
     for (size_t i = 10; i < 14; i++) check(i, "cc=86");
     for (size_t i = 22; i < sizeof cases / sizeof *cases; i++) check(i, "cc=86");
 }
+
+/* Of the same kernel one launch wants more shared memory than another. The kernel is the GPU's: if a launch gave it less
+ * than before, one of another member might fail; the emulation ends the process then. */
+Test(cuda_attention, no_launch_takes_shared_memory_away) {
+    struct rig r = rig_up("", NULL);
+    for (int i = 0; i < 3; i++) { /* keys in one part, in several, in one */
+        struct sheaf_tensor *q = sheaf_new_tensor_3d(r.ctx, SHEAF_TYPE_F32, 64, 1, 2);
+        struct sheaf_tensor *k =
+            sheaf_new_tensor_3d(r.ctx, SHEAF_TYPE_F16, 64, i == 1 ? 400 : 40, 1);
+        struct sheaf_tensor *v = sheaf_dup_tensor(r.ctx, k);
+        struct sheaf_tensor *y = sheaf_flash_attn_ext(r.ctx, q, k, v, NULL, 0.125f, 0, 0);
+        cr_assert_eq(sheaf_build_forward_expand(r.graph, y), SHEAF_STATUS_SUCCESS);
+    }
+    rig_alloc(&r);
+    cr_assert_eq(sheaf_backend_buffer_clear(r.buffer, 0), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_graph_compute(r.backend, r.graph), SHEAF_STATUS_SUCCESS, "%s",
+                 sheaf_last_error());
+    rig_down(&r);
+}

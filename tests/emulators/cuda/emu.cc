@@ -15,7 +15,7 @@
 
 #include "races.h"
 
-static void die(const char *what) {
+[[noreturn]] static void die(const char *what) {
     fprintf(stderr, "cuda-emu: %s (block %u %u %u, thread %u)\n", what, blockIdx.x, blockIdx.y,
             blockIdx.z, threadIdx.x);
     abort();
@@ -382,21 +382,27 @@ static cudaError_t submit(cudaStream_t s, const std::function<void()> &work) {
     return cudaSuccess;
 }
 
-/* Bytes of dynamic shared memory that a kernel may have: 48 KiB, or what it was given. */
-static std::map<const void *, size_t> given_shared;
+/* Bytes of dynamic shared memory that a kernel may have on a device: 48 KiB, or what it was given. */
+static thread_local int device_now;
+static std::map<std::pair<int, const void *>, size_t> given_shared;
 static size_t shared_allowed(const void *function) {
     std::lock_guard<std::mutex> hold(lock);
-    auto it = given_shared.find(function);
+    auto it = given_shared.find({device_now, function});
     return it == given_shared.end() ? 48 << 10 : it->second;
 }
 /* At most what the smallest of the devices that the module is built for has: 64 KiB on 7.5, 99 KiB
  * on 8.6, 227 KiB on 9.0. */
-cudaError_t emu_give_shared(const void *function, int bytes) {
+static size_t most_shared(void) {
     const long cc = setting("cc", 90);
-    if (bytes > (cc < 80 ? 64 : cc == 80 ? 163 : cc == 90 || cc == 100 ? 227 : 99) << 10)
-        return give(cudaErrorInvalidValue);
+    return (size_t)(cc < 80 ? 64 : cc == 80 ? 163 : cc == 90 || cc == 100 ? 227 : 99) << 10;
+}
+/* It holds for all threads of the process: less than before may fail the launch of another one. */
+cudaError_t emu_give_shared(const void *function, int bytes) {
+    if (bytes < 0 || (size_t)bytes > most_shared()) return give(cudaErrorInvalidValue);
     std::lock_guard<std::mutex> hold(lock);
-    given_shared[function] = (size_t)bytes;
+    size_t &given = given_shared[{device_now, function}];
+    if ((size_t)bytes < given) die("a kernel may have less shared memory than another thread counts on");
+    given = (size_t)bytes;
     return cudaSuccess;
 }
 
@@ -507,7 +513,6 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
 
 /* ---- devices and memory ---- */
 
-static thread_local int device_now;
 struct block {
     size_t size, mapped;
     char *base;
@@ -535,6 +540,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device) {
     snprintf(p->name, sizeof p->name, "Emulated GPU %d", device);
     memset(p->uuid.bytes, 'a' + device, sizeof p->uuid.bytes);
     p->totalGlobalMem = (size_t)setting("memory", 1L << 30);
+    p->sharedMemPerBlockOptin = most_shared();
     p->major = (int)cc / 10;
     p->minor = (int)cc % 10;
     p->multiProcessorCount = 4;
