@@ -107,46 +107,9 @@ enum sheaf_status sheaf__cuda_launched(const struct sheaf__cuda_queue *q,
              : SHEAF_STATUS_SUCCESS;
 }
 
-/* ---- checks ---- */
-
 static bool computes(const struct sheaf_tensor *node) {
     return !sheaf_is_empty(node) && ((unsigned)node->op >= SHEAF_OP_COUNT ||
                                      sheaf_op_get_cost(node->op) != SHEAF_OP_COST_FREE);
-}
-
-static enum sheaf_status check_place(const struct backend *b, const struct sheaf_tensor *t,
-                                     const struct sheaf_tensor *node) {
-    if (sheaf_is_empty(t)) return SHEAF_STATUS_SUCCESS;
-    if (!t->data)
-        return sheaf_set_error(SHEAF_STATUS_INVALID,
-                               "%s: '%s' of '%s' (%s) has no memory; allocate the graph",
-                               b->device->name, t->name, node->name, sheaf_op_name(node->op));
-    if (sheaf__cuda_device_of_tensor(t) != b->device) {
-        const struct sheaf_tensor *owner = sheaf__memory_owner(t);
-        return sheaf_set_error(SHEAF_STATUS_INVALID,
-                               "%s: '%s' of '%s' (%s) lies in %s, not on this device; copy it, or "
-                               "let the scheduler do so",
-                               b->device->name, t->name, node->name, sheaf_op_name(node->op),
-                               owner->buffer ? sheaf_backend_buffer_name(owner->buffer)
-                                             : "no buffer");
-    }
-    return SHEAF_STATUS_SUCCESS;
-}
-
-static enum sheaf_status check_node(const struct backend *b, const struct sheaf_tensor *node) {
-    if (!sheaf__cuda_supports_op(node)) {
-        const struct sheaf_tensor *x = node->src[0], *y = node->src[1];
-        return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
-                               "%s: cannot compute %s '%s' (%s from %s%s%s): types or strides that "
-                               "this device does not handle",
-                               b->device->name, sheaf_op_name(node->op), node->name,
-                               sheaf_type_name(node->type), x ? sheaf_type_name(x->type) : "-",
-                               y ? ", " : "", y ? sheaf_type_name(y->type) : "");
-    }
-    enum sheaf_status st = check_place(b, node, node);
-    for (int i = 0; i < SHEAF_MAX_SRC && !st; i++)
-        if (node->src[i]) st = check_place(b, node->src[i], node);
-    return st;
 }
 
 /* ---- work memory ---- */
@@ -202,7 +165,7 @@ static enum sheaf_status prepare(struct backend *b, struct nodes nodes) {
     for (int i = 0; i < nodes.n; i++) {
         const struct sheaf_tensor *node = nodes.node[i];
         if (!computes(node)) continue;
-        const enum sheaf_status st = check_node(b, node);
+        const enum sheaf_status st = sheaf__cuda_check_node(b->device, node);
         if (st) return st;
         const struct sheaf__cuda_op *op = sheaf__cuda_op(node->op);
         const size_t n = op->work_size ? op->work_size(&b->q, node) : 0;

@@ -98,6 +98,8 @@ const struct sheaf__cuda_op *sheaf__cuda_op(enum sheaf_op op);
 /* Types that kernels read an element at a time (iq.cuh), and do not write. */
 bool sheaf__cuda_by_elements(enum sheaf_type type);
 bool sheaf__cuda_supports_op(const struct sheaf_tensor *op);
+/* May the device compute the node, with all its operands in its memory? */
+enum sheaf_status sheaf__cuda_check_node(const struct sheaf__cuda_device *device, const struct sheaf_tensor *node);
 
 /* Defines the entry of one op in its family's file: SHEAF__CUDA_OP(ADD) = {launch_binary, NULL}; an
  * op of tensor/op_info.h without one does not link. */

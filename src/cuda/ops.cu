@@ -87,3 +87,38 @@ bool sheaf__cuda_supports_op(const struct sheaf_tensor *op) {
     return (op->op != SHEAF_OP_FLASH_ATTN_EXT || sheaf__cuda_attention_fits(op)) &&
            sheaf__cuda_state_fits(op);
 }
+
+static enum sheaf_status check_place(const struct sheaf__cuda_device *device, const struct sheaf_tensor *t,
+                                     const struct sheaf_tensor *node) {
+    if (sheaf_is_empty(t)) return SHEAF_STATUS_SUCCESS;
+    if (!t->data)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "%s: '%s' of '%s' (%s) has no memory; allocate the graph",
+                               device->name, t->name, node->name, sheaf_op_name(node->op));
+    if (sheaf__cuda_device_of_tensor(t) != device) {
+        const struct sheaf_tensor *owner = sheaf__memory_owner(t);
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "%s: '%s' of '%s' (%s) lies in %s, not on this device; copy it, or "
+                               "let the scheduler do so",
+                               device->name, t->name, node->name, sheaf_op_name(node->op),
+                               owner->buffer ? sheaf_backend_buffer_name(owner->buffer)
+                                             : "no buffer");
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+enum sheaf_status sheaf__cuda_check_node(const struct sheaf__cuda_device *device, const struct sheaf_tensor *node) {
+    if (!sheaf__cuda_supports_op(node)) {
+        const struct sheaf_tensor *x = node->src[0], *y = node->src[1];
+        return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
+                               "%s: cannot compute %s '%s' (%s from %s%s%s): types or strides that "
+                               "this device does not handle",
+                               device->name, sheaf_op_name(node->op), node->name,
+                               sheaf_type_name(node->type), x ? sheaf_type_name(x->type) : "-",
+                               y ? ", " : "", y ? sheaf_type_name(y->type) : "");
+    }
+    enum sheaf_status st = check_place(device, node, node);
+    for (int i = 0; i < SHEAF_MAX_SRC && !st; i++)
+        if (node->src[i]) st = check_place(device, node->src[i], node);
+    return st;
+}
