@@ -5,6 +5,10 @@
 #ifndef SHEAF_BACKEND_OPTIONAL_H
 #define SHEAF_BACKEND_OPTIONAL_H
 
+#include <stdbool.h>
+
+struct sheaf_backend;
+
 #define SHEAF__SUM_PROC     "sheaf_sum_1"     /* sheaf__sum_fn: backend/sum.h */
 #define SHEAF__DEVCOMM_PROC "sheaf_devcomm_2" /* struct sheaf__devcomm_i: backend/devcomm.h */
 /* void (sheaf_backend_dev_t): binds the calling thread, which was made to drive the device, to the
@@ -19,6 +23,13 @@
 /* const char *(void): what the devices of the entry round operands of products to, as a setting of
  * the process names it: members of one meta device must be alike in it. */
 #define SHEAF__ROUNDING_PROC "sheaf_rounding_1"
+
+/* sheaf__capture_fn: from the first call on, the graphs that the backend captures to replay them are made and ended in
+ * these calls alone. A device may wait for all work of the process to make or end one, also for a collective that
+ * another member is still to join: so the caller sees to it that no queue of the process holds one. now: graphs that
+ * were computed since the last call are there as they were; false: they may be gone. */
+#define SHEAF__CAPTURE_PROC "sheaf_capture_1"
+typedef void sheaf__capture_fn(struct sheaf_backend *backend, bool now);
 
 /* A flag of a node that nothing outside of its graph reads: a device may compute it together with
  * the node that does, and leave its memory as it was. */

@@ -4,7 +4,8 @@
  * CUDA graph and replayed from then on: one submission for all of it. Its description at the
  * capture is kept as bytes (a record a node) and compared each time, so no change is missed, unless
  * the graph has a version (tensor/graph.h): it says the same at once.
- * Captured graphs hold addresses of the work memory: when that moves they are forgotten.
+ * Captured graphs hold addresses of the work memory: when that moves they are forgotten. Where a caller asks for
+ * captures between runs (sheaf__cuda_backend_capture), captured graphs are made and ended only there.
  *
  * A sum of blocks (backend/sum.h) is kept for the graph that comes next and is part of its record.
  *
@@ -42,6 +43,13 @@ struct record {
     int64_t op;
 };
 
+/* The nodes to run; a plan has a list of its own. */
+struct nodes {
+    struct sheaf_tensor *const *node;
+    int n;
+    uint64_t version; /* not 0: graphs of this uid and version are the same */
+};
+
 struct replay {
     uint64_t uid;
     uint64_t content;       /* a hash of the records and the sum */
@@ -51,14 +59,8 @@ struct replay {
     struct sheaf__sum sum; /* before the nodes */
     cudaGraphExec_t exec;  /* NULL: seen once, or not to be captured */
     bool refused;
-    uint64_t used; /* to find the least recently used */
-};
-
-/* The nodes to run; a plan has a list of its own. */
-struct nodes {
-    struct sheaf_tensor *const *node;
-    int n;
-    uint64_t version; /* not 0: graphs of this uid and version are the same */
+    struct nodes waits; /* n > 0: they ran, and are to be captured before they change */
+    uint64_t used;      /* to find the least recently used */
 };
 
 struct backend {
@@ -73,7 +75,10 @@ struct backend {
     struct record *scratch;
     size_t scratch_cap;
     struct replay *replays[MAX_REPLAYS];
-    int n_replays;
+    int n_replays, n_waiting;
+    bool between_runs;     /* captured graphs are made and ended in sheaf__cuda_backend_capture */
+    cudaGraphExec_t *gone; /* [n_gone] to be ended there */
+    size_t n_gone, cap_gone;
     char *retired[MAX_RETIRED]; /* freed when the queue is empty */
     int n_retired;
     uint64_t clock;
@@ -114,16 +119,37 @@ static bool computes(const struct sheaf_tensor *node) {
 
 /* ---- work memory ---- */
 
-static void forget_capture(struct replay *r) {
-    if (r->exec) cudaGraphExecDestroy(r->exec);
+static void end_capture(struct backend *b, cudaGraphExec_t exec) {
+    if (b->between_runs && sheaf__grow(&b->gone, &b->cap_gone, b->n_gone + 1, sizeof *b->gone)) {
+        b->gone[b->n_gone++] = exec;
+    } else {
+        cudaGraphExecDestroy(exec);
+    }
+}
+
+static void free_gone(struct backend *b) {
+    for (size_t i = 0; i < b->n_gone; i++) cudaGraphExecDestroy(b->gone[i]);
+    b->n_gone = 0;
+}
+
+/* nodes: of the run that has just been submitted; without nodes it waits no more. */
+static void set_waits(struct backend *b, struct replay *r, struct nodes nodes) {
+    b->n_waiting += (nodes.n > 0) - (r->waits.n > 0);
+    r->waits = nodes;
+}
+static const struct nodes NONE = {NULL, 0, 0};
+
+static void forget_capture(struct backend *b, struct replay *r) {
+    if (r->exec) end_capture(b, r->exec);
+    set_waits(b, r, NONE);
     r->exec = NULL;
     r->n_nodes = 0; /* matches nothing */
     r->version = 0;
 }
 
 static void forget_all(struct backend *b) {
-    for (int i = 0; i < b->n_replays; i++) forget_capture(b->replays[i]);
-    for (struct plan *p = b->plans; p; p = p->next) forget_capture(&p->replay);
+    for (int i = 0; i < b->n_replays; i++) forget_capture(b, b->replays[i]);
+    for (struct plan *p = b->plans; p; p = p->next) forget_capture(b, &p->replay);
 }
 
 static void free_retired(struct backend *b) {
@@ -283,8 +309,8 @@ static uint64_t content_of(const struct record *records, int n, const struct she
     return h;
 }
 
-static void free_replay(struct replay *r) {
-    forget_capture(r);
+static void free_replay(struct backend *b, struct replay *r) {
+    forget_capture(b, r);
     free(r->records);
     free(r);
 }
@@ -300,14 +326,14 @@ static void make_room(struct backend *b, const struct replay *r) {
                 oldest = i;
         }
         if (oldest < 0 || (nodes <= MAX_KEPT_NODES && b->n_replays < MAX_REPLAYS)) return;
-        free_replay(b->replays[oldest]);
+        free_replay(b, b->replays[oldest]);
         b->replays[oldest] = b->replays[--b->n_replays];
     }
 }
 
 static bool keep_records(struct backend *b, struct replay *r, int n_nodes, int n,
                          const struct sheaf__sum *sum) {
-    forget_capture(r);
+    forget_capture(b, r);
     r->refused = false;
     struct record *p = (struct record *)realloc(r->records, (size_t)(n ? n : 1) * sizeof *p);
     if (!p) return false;
@@ -341,6 +367,10 @@ static void capture(struct backend *b, struct replay *r, struct nodes nodes) {
     cudaGetLastError();
     sheaf_clear_error();
 }
+static void capture_counted(struct backend *b, struct replay *r, struct nodes nodes) {
+    capture(b, r, nodes);
+    b->q.counts.refused += r->refused;
+}
 
 /* By the graph's version, without a look at its nodes. */
 static bool same_version(const struct backend *b, const struct replay *r, struct nodes nodes) {
@@ -362,8 +392,10 @@ static enum sheaf_status run_with(struct backend *b, struct replay *r, struct no
     }
     r->version = nodes.version;
     if (!r->exec && !r->refused) {
-        capture(b, r, nodes);
-        b->q.counts.refused += r->refused;
+        if (b->between_runs)
+            set_waits(b, r, nodes);
+        else
+            capture_counted(b, r, nodes);
     }
     b->q.sum = sum;
     if (!r->exec) return launch_nodes(b, nodes);
@@ -422,6 +454,22 @@ static enum sheaf_status graph_reserve(sheaf_backend_t base, struct sheaf_cgraph
     if (st) return st;
     const cudaError_t e = cudaStreamSynchronize(b->q.stream); /* so that old memory goes now */
     return e ? sheaf__cuda_error(b->device->name, e, "waiting for the queue") : prepare(b, nodes);
+}
+
+void sheaf__cuda_backend_capture(sheaf_backend_t base, bool now) {
+    struct backend *b = backend_of(base);
+    b->between_runs = true;
+    if ((!b->n_waiting && !b->n_gone) || cudaSetDevice(b->device->ordinal)) return;
+    free_gone(b);
+    for (int i = 0; i < b->n_replays && b->n_waiting; i++) {
+        struct replay *r = b->replays[i];
+        const struct nodes nodes = r->waits;
+        set_waits(b, r, NONE);
+        if (!now || !nodes.n) continue;
+        b->q.sum = r->sum; /* as in the run */
+        capture_counted(b, r, nodes);
+        memset(&b->q.sum, 0, sizeof b->q.sum);
+    }
 }
 
 static enum sheaf_status graph_compute_async(sheaf_backend_t base, struct sheaf_cgraph *graph) {
@@ -510,7 +558,7 @@ static void plan_free(sheaf_backend_t base, sheaf_backend_graph_plan_t opaque) {
             break;
         }
     }
-    forget_capture(&p->replay);
+    forget_capture(b, &p->replay);
     free(p->replay.records);
     free(p->nodes);
     free(p);
@@ -720,7 +768,8 @@ static void backend_free(sheaf_backend_t base) {
     say_counts(b);
     cudaSetDevice(b->device->ordinal);
     if (b->q.stream) cudaStreamSynchronize(b->q.stream);
-    for (int i = 0; i < b->n_replays; i++) free_replay(b->replays[i]);
+    for (int i = 0; i < b->n_replays; i++) free_replay(b, b->replays[i]);
+    free_gone(b);
     sheaf__cuda_blas_free(b->q.blas);
     sheaf__cuda_times_free(b->times, b->device->name);
     sheaf__cuda_inputs_free(b->inputs);
@@ -730,6 +779,7 @@ static void backend_free(sheaf_backend_t base) {
     if (b->copied) cudaEventDestroy(b->copied);
     if (b->q.stream) cudaStreamDestroy(b->q.stream);
     free(b->scratch);
+    free(b->gone);
     free(b);
 }
 

@@ -172,6 +172,10 @@ extern const struct sheaf__devcomm_i sheaf__cuda_shared_gpu;
 void *sheaf__cuda_backend_stream(sheaf_backend_t backend); /* NULL: not one of ours */
 enum sheaf_status sheaf__cuda_backend_sum(sheaf_backend_t backend, const struct sheaf__sum *sum);
 
+/* ---- captures between runs (backend/optional.h) ---- */
+
+void sheaf__cuda_backend_capture(sheaf_backend_t backend, bool now);
+
 /* ---- shared by the op files ---- */
 
 static inline View sheaf__cuda_view(const struct sheaf_tensor *t) {

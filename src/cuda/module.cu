@@ -330,6 +330,7 @@ static void *reg_proc(sheaf_backend_reg_t reg, const char *name) {
     /* void *(*)(sheaf_backend_t): its cudaStream_t, for those that order work of their own after
      * the backend's; NULL if it is not one of ours */
     if (!strcmp(name, "sheaf_backend_cuda_stream")) return (void *)sheaf__cuda_backend_stream;
+    if (!strcmp(name, SHEAF__CAPTURE_PROC)) return (void *)sheaf__cuda_backend_capture;
     if (!strcmp(name, SHEAF__SUM_PROC)) return (void *)sheaf__cuda_backend_sum;
     if (!strcmp(name, SHEAF__DEVCOMM_PROC)) return (void *)&sheaf__cuda_shared_gpu;
     return NULL;

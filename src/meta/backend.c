@@ -2,6 +2,7 @@
  * members. */
 #include <stdlib.h>
 
+#include "backend/registry.h"
 #include "base/thread.h"
 #include "comm/device/devcomm.h"
 #include "comm/world/board.h"
@@ -131,6 +132,11 @@ static enum sheaf_status choose_transport(struct meta_backend *b) {
         st = sheaf__devcomm_new(dev->comm, dev->members, backends, b->transport,
                                 sizeof b->transport, &b->devcomm);
     free((void *)backends);
+    for (int m = 0; m < dev->n_local && dev->n_local > 1 && b->devcomm; m++) {
+        struct meta_member *me = &b->members[m];
+        sheaf__dev_find_proc(dev->members[dev->local[m]], SHEAF__CAPTURE_PROC, &me->capture);
+        if (me->capture) me->capture(me->device_backend, false);
+    }
     return st;
 }
 

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "backend/optional.h"
 #include "meta/meta_impl.h"
 
 enum { META_MAX_PROGRAMS = 1024 };
@@ -26,6 +27,8 @@ struct meta_member { /* a local one */
     sheaf_backend_t device_backend;
     struct meta_shared shared;
     sheaf_gallocr_t galloc;
+    /* called between runs; NULL: its device captures nothing, or may while members run */
+    sheaf__capture_fn *capture;
     bool staged; /* its memory is not the host's: spans and transfers go through its queue */
     struct meta_staging in, out;
     uint64_t compute_ns, n_started;

@@ -2,7 +2,6 @@
  * of its own. They meet only inside collectives. */
 #include <stdio.h>
 
-#include "backend/optional.h"
 #include "backend/registry.h"
 #include "meta/backend.h"
 
@@ -111,6 +110,10 @@ enum sheaf_status sheaf__meta_run_program(struct meta_backend *b, struct meta_pr
         if (me->status &&
             (!failed || (failed->status == SHEAF_STATUS_PEER && me->status != SHEAF_STATUS_PEER)))
             failed = me;
+    }
+    for (int m = 0; m < n; m++) {
+        const struct meta_member *me = &b->members[m];
+        if (me->capture) me->capture(me->device_backend, !failed);
     }
     return failed ? sheaf_set_error(failed->status, "%s", failed->error) : SHEAF_STATUS_SUCCESS;
 }

@@ -257,16 +257,27 @@ Test(shared_gpu, the_same_bits, .timeout = 600) {
     cr_assert_eq(run_command(cmd, 10, out, sizeof out), 0, "%s", out);
 }
 
-/* CUDA may wait for all of a process's work to make or free memory, also for a collective that another
- * member is still to join: members take theirs before they run, on the first thread. */
+/* CUDA may wait for all of a process's work to make or free memory, also that of captured graphs, and then for a
+ * collective that another member is still to join: members take theirs before they run or behind it, on the first
+ * thread. */
 Test(shared_gpu, members_that_run_take_no_memory, .timeout = 600) {
     need_emulation();
-    cr_assert_eq(run(0, CUDA "SHEAF_CUDA_DEVICES=3 SHEAF_TEST_CUDA_EMU=home=1",
-                     "-m '" SHEAF_SOURCE_DIR
-                     "/models/kjv-q8_0.gguf' -p 'In the beginning was the' -n 4 "
-                     "--ignore-eos -v --devices CUDA0,CUDA1,CUDA2"),
-                 0, "%s", out);
+    cr_assert_eq(
+        run(0, CUDA "SHEAF_CUDA_DEVICES=3 SHEAF_CUDA_PARAMS=counts=1 SHEAF_TEST_CUDA_EMU=home=1",
+            "-m '" SHEAF_SOURCE_DIR "/models/kjv-q8_0.gguf' -p 'In the beginning was the' -n 12 "
+            "--ignore-eos -v --devices CUDA0,CUDA1,CUDA2"),
+        0, "%s", out);
     cr_assert(strstr(out, "collectives shared-gpu\n"), "%s", out);
+    const char *line = out;
+    for (int i = 0; i < 3; i++) { /* captured between runs, and replayed */
+        unsigned captured = 0, replayed = 0;
+        line = strstr(line, "graphs: ");
+        cr_assert(line &&
+                      sscanf(line, "graphs: %u captured, %u replayed", &captured, &replayed) == 2,
+                  "%s", out);
+        cr_assert(captured > 0 && replayed > captured, "%s", out);
+        line++;
+    }
 }
 
 /* Devices that cannot be shared, two GPUs, and calls that fail or never end. */

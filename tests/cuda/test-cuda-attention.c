@@ -231,8 +231,8 @@ Test(cuda_attention, with_less_shared_memory) {
     for (size_t i = 22; i < sizeof cases / sizeof *cases; i++) check(i, "cc=86");
 }
 
-/* Of the same kernel one launch wants more shared memory than another. The kernel is the GPU's: if a launch gave it less
- * than before, one of another member might fail; the emulation ends the process then. */
+/* Of the same kernel one launch wants more shared memory than another. The kernel is the GPU's: if a launch gave it
+ * less than before, one of another member might fail; the emulation ends the process then. */
 Test(cuda_attention, no_launch_takes_shared_memory_away) {
     struct rig r = rig_up("", NULL);
     for (int i = 0; i < 3; i++) { /* keys in one part, in several, in one */

@@ -17,7 +17,8 @@
  * of the runtime function NAME fails; never=N: from the Nth cudaStreamQuery on, nothing is done;
  * peers=0: no GPU reaches another's memory; peers=1: copies between GPUs that do not reach each
  * other fail; order=SEED: an order by chance, above; busy=1: an event is done after a later wait;
- * home=1: memory is made and freed on the process's first thread alone). */
+ * home=1: memory, and graphs that were captured, are made and freed on the process's first thread
+ * alone). */
 #ifndef SHEAF_CUDA_EMU_RUNTIME_H
 #define SHEAF_CUDA_EMU_RUNTIME_H
 

@@ -479,18 +479,30 @@ cudaError_t cudaEventDestroy(cudaEvent_t e) {
 
 /* ---- graphs ---- */
 
+/* These make or free memory, and may wait for all work of the process on its GPUs. Members of one process each have a
+ * thread, all but the first, and while these run, a collective may be under way that waits for the caller. A thread that
+ * captures may not call them at all. */
+static thread_local int captures_now;
+static void may_wait_for_all(const char *what) {
+    if (captures_now) die("memory is made or freed while a stream is captured");
+    if (setting("home", 0) && gettid() != getpid()) die(what);
+}
+
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
     MAY_FAIL("cudaStreamBeginCapture", cudaErrorStreamCaptureUnsupported);
     s->capture = new emu_graph();
+    captures_now++;
     return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *g) {
     *g = s->capture;
     s->capture = NULL;
+    captures_now--;
     return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t g, unsigned long long) {
     MAY_FAIL("cudaGraphInstantiate", cudaErrorMemoryAllocation);
+    may_wait_for_all("cudaGraphInstantiate on another thread than the first");
     *exec = new emu_graph(*g);
     return cudaSuccess;
 }
@@ -507,6 +519,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t g) {
     return cudaSuccess;
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+    may_wait_for_all("cudaGraphExecDestroy on another thread than the first");
     delete exec;
     return cudaSuccess;
 }
@@ -569,11 +582,6 @@ cudaError_t cudaMemGetInfo(size_t *available, size_t *total) {
     *total = (size_t)setting("memory", 1L << 30);
     *available = *total - used[device_now];
     return cudaSuccess;
-}
-/* These may wait for all work of the process on its GPUs. Members of one process each have a thread, all
- * but the first, and while these run, a collective may be under way that waits for the caller. */
-static void may_wait_for_all(const char *what) {
-    if (setting("home", 0) && gettid() != getpid()) die(what);
 }
 /* Ends at an inaccessible page, so what reads behind it dies; begins at a multiple of 256. */
 cudaError_t cudaMalloc(void **p, size_t size) {
