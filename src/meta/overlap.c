@@ -14,8 +14,8 @@ static int64_t least_bytes(const struct meta_device *dev) {
     if (dev->overlap == SHEAF_BACKEND_META_OVERLAP_ALWAYS) return 1;
     if (dev->overlap == SHEAF_BACKEND_META_OVERLAP_NEVER) return INT64_MAX;
     sheaf_comm_get_level(dev->comm, SHEAF_COMM_LEVEL_HOSTS, &hosts);
-    if (hosts.link.n < 2 || hosts.link.byte_ps < 1)
-        return INT64_MAX; /* inside a host, the cores that would compute move the bytes */
+    if (hosts.link.byte_ps < 1)
+        return INT64_MAX; /* one host: the cores that would compute move the bytes */
     return LEAST_NS * 1000 / hosts.link.byte_ps;
 }
 
