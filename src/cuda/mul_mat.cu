@@ -11,7 +11,10 @@
 #include "cuda/product.h"
 
 enum { ALIGN = 256, THREADS = 256 };
-static const size_t CHUNK_BYTES = (size_t)64 << 20; /* of converted weights */
+#ifndef SHEAF_CUDA_CHUNK_BYTES /* fewer on the emulation, whose matrices are small */
+#define SHEAF_CUDA_CHUNK_BYTES ((size_t)64 << 20)
+#endif
+static const size_t CHUNK_BYTES = SHEAF_CUDA_CHUNK_BYTES; /* of converted weights */
 
 enum Method { METHOD_VEC, METHOD_BLAS, METHOD_TILE };
 

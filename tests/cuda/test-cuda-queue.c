@@ -182,6 +182,41 @@ Test(cuda_queue, counts_of_graphs) {
     }
 }
 
+/* Of 128 shapes the algorithms are kept; those of more are asked for again. */
+Test(cuda_queue, products_of_many_shapes) {
+    enum { K = 8, M = 3, FEWEST = 9, MOST = 150 };
+    struct rig r = rig_up("", NULL);
+    struct sheaf_tensor *w = sheaf_new_tensor_2d(r.ctx, SHEAF_TYPE_BF16, K, M);
+    struct sheaf_tensor *x = sheaf_new_tensor_2d(r.ctx, SHEAF_TYPE_F32, K, MOST);
+    struct sheaf_tensor *y = sheaf_mul_mat(r.ctx, w, x);
+    cr_assert_eq(sheaf_build_forward_expand(r.graph, y), SHEAF_STATUS_SUCCESS);
+    rig_alloc(&r);
+    static float f[K * MOST], got[M * MOST];
+    uint16_t h[K * M];
+    for (int i = 0; i < K * M; i++) f[i] = (float)(i % 5 - 2);
+    cr_assert_eq(sheaf_from_float(SHEAF_TYPE_BF16, f, h, K * M), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_tensor_set(w, h, 0, sizeof h), SHEAF_STATUS_SUCCESS);
+    for (int i = 0; i < K * MOST; i++) f[i] = (float)(i / K);
+    cr_assert_eq(sheaf_backend_tensor_set(x, f, 0, sizeof f), SHEAF_STATUS_SUCCESS);
+    for (int run = 0; run < 2 * (MOST - FEWEST + 1); run++) {
+        const int n = FEWEST + run % (MOST - FEWEST + 1);
+        x->ne[1] = y->ne[1] = MOST;
+        cr_assert_eq(sheaf_backend_tensor_memset(y, 0xff, 0, sizeof got), SHEAF_STATUS_SUCCESS);
+        x->ne[1] = y->ne[1] = n;
+        cr_assert_eq(sheaf_backend_graph_compute(r.backend, r.graph), SHEAF_STATUS_SUCCESS, "%s",
+                     sheaf_last_error());
+        y->ne[1] = MOST;
+        cr_assert_eq(sheaf_backend_tensor_get(y, got, 0, sizeof got), SHEAF_STATUS_SUCCESS);
+        for (int i = 0; i < M * MOST; i++) {
+            float sum = 0; /* of the row of w */
+            for (int k = 0; k < K; k++) sum += (float)((i % M * K + k) % 5 - 2);
+            cr_assert(i < M * n ? got[i] == sum * (float)(i / M) : got[i] != got[i],
+                      "%d columns: element %d is %g", n, i, (double)got[i]);
+        }
+    }
+    rig_down(&r);
+}
+
 /* ---- inputs ---- */
 
 /* Inputs of any number and size, of which the caller's memory changes at once: all are there before the graph

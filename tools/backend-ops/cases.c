@@ -216,6 +216,16 @@ static void gen_mul_mat(struct op_list *l, const struct op_family *f) {
     }
     for (size_t t = 0; t < COUNT(floats); t++)
         product(l, f, shape(floats[t], 67, 9, 1, 3), shape(SHEAF_TYPE_F32, 67, 5, 2, 3));
+    static const enum sheaf_type some[] = {SHEAF_TYPE_F32, SHEAF_TYPE_F16, SHEAF_TYPE_BF16,
+                                           SHEAF_TYPE_Q8_0, SHEAF_TYPE_Q4_K};
+    for (size_t t = 0; t < COUNT(some); t++) { /* several matrices, many columns */
+        product(l, f, shape(some[t], 256, 40, 2, 2), shape(SHEAF_TYPE_F32, 256, 12, 4, 6));
+        for (int layout = LAYOUT_PLAIN + 1; layout <= LAYOUT_TRANSPOSED; layout++)
+            product(l, f,
+                    laid(shape(some[t], 256, 40, 3, 1),
+                         layout == LAYOUT_TRANSPOSED ? LAYOUT_PLAIN : (enum layout)layout),
+                    laid(shape(SHEAF_TYPE_F32, 256, 12, 6, 1), (enum layout)layout));
+    }
 }
 static T *build_mul_mat(C *ctx, const struct op_case *c, T **x) {
     (void)c;

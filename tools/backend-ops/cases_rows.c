@@ -132,6 +132,8 @@ void gen_repeat(struct op_list *l, const struct op_family *f) {
             memcpy(l->cases[l->n - 1].i, times[i], sizeof times[i]);
         }
     }
+    one(l, f, shape(SHEAF_TYPE_F16, 700, 2, 1, 1), 0, 0); /* rows of several pieces */
+    memcpy(l->cases[l->n - 1].i, (int[]){2, 1, 1, 1}, sizeof l->cases->i);
     one(l, f, shape(SHEAF_TYPE_F32, 64, 1, 512, 1), 0, 0);
     memcpy(l->cases[l->n - 1].i, (int[]){1, 128, 1, 1}, sizeof l->cases->i);
     l->cases[l->n - 1].large = true;
