@@ -21,6 +21,21 @@
     abort();
 }
 
+/* ---- alignment ---- */
+
+/* What the compiler calls (-fsanitize=alignment) where an access is at no multiple of its type's alignment. A GPU
+ * faults there: 16 bytes at once want a multiple of 16. */
+struct misaligned {
+    const char *file;
+    uint32_t line, column;
+};
+extern "C" void __ubsan_handle_type_mismatch_v1_abort(void *data, void *p) {
+    const misaligned *at = (const misaligned *)data;
+    char text[300];
+    snprintf(text, sizeof text, "an access to %p is not aligned, %s:%u", p, at->file, at->line);
+    die(text);
+}
+
 /* ---- fibers ---- */
 
 /* A function in which a fiber stops and goes on: its callers must not look into which registers it
@@ -178,6 +193,7 @@ void emu_load_matrices(uint32_t *r, const void *row, bool transposed) {
 
 void emu_previous_done(void) { emu_here->passed[WAITS]++; }
 void emu_prefetch(const void *p, unsigned bytes) {
+    if (bytes > 1 && ((uintptr_t)p | bytes) % 16) die("a request to the L2 cache is not aligned");
     volatile char at = ((const char *)p)[bytes - 1];
     (void)at;
 }
@@ -479,9 +495,9 @@ cudaError_t cudaEventDestroy(cudaEvent_t e) {
 
 /* ---- graphs ---- */
 
-/* These make or free memory, and may wait for all work of the process on its GPUs. Members of one process each have a
- * thread, all but the first, and while these run, a collective may be under way that waits for the caller. A thread that
- * captures may not call them at all. */
+/* These make or free memory, and may wait for all work of the process on its GPUs. Members of one process each have
+ * a thread, all but the first, and while these run, a collective may be under way that waits for the caller. A thread
+ * that captures may not call them at all. */
 static thread_local int captures_now;
 static void may_wait_for_all(const char *what) {
     if (captures_now) die("memory is made or freed while a stream is captured");
