@@ -5,7 +5,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "base/arith.h"
@@ -149,10 +148,9 @@ static void stay_out(const char *text) {
 
 static enum sheaf_status start_task(void *unused) {
     (void)unused;
-    const char *on_failure = sheaf_setting_value("SHEAF_GGML_ON_FAILURE");
-    const bool may_exit = !on_failure || strcmp(on_failure, "error") != 0;
-    const struct gg_start start = {.may_exit = may_exit,
-                                   .on_failure = may_exit ? end_program : NULL,
+    const bool lives_on = gg_program_lives_on();
+    const struct gg_start start = {.may_exit = !lives_on,
+                                   .on_failure = lives_on ? NULL : end_program,
                                    .tell = stay_out,
                                    .check = gg_check_cuts};
     enum sheaf_status st = gg_engine_start(&start, &gg_driver.engine);

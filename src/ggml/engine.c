@@ -119,6 +119,11 @@ static enum sheaf_status start_devices(struct gg_engine *e) {
     return st;
 }
 
+bool gg_program_lives_on(void) {
+    const char *on_failure = sheaf_setting_value("SHEAF_GGML_ON_FAILURE");
+    return on_failure && !strcmp(on_failure, "error");
+}
+
 enum sheaf_status gg_engine_start(const struct gg_start *start, struct gg_engine **out) {
     const struct sheaf_world_params params = {
         .size = sizeof params, .may_exit = start->may_exit, .on_failure = start->on_failure};

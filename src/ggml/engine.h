@@ -79,6 +79,9 @@ struct gg_source {
     void *user;
 };
 
+/* Does the program outlive the loss of a rank (SHEAF_GGML_ON_FAILURE)? */
+bool gg_program_lives_on(void);
+
 struct gg_engine;
 /* What a rank has of its own to do when the engine starts; functions may be NULL. */
 struct gg_start {

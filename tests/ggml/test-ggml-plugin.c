@@ -555,21 +555,24 @@ Test(ggml_plugin, groups_that_are_none) {
         shows(cases[i].why);
     }
 }
-/* Starts two ranks whose program is idle after its first graph, or `busy`, waits for that, and sends
- * `signal` to the worker, the one of the two that has no child. The last line is mpirun's status. */
-static void lose_the_worker(const char *mode, const char *settings, const char *signal) {
+/* Starts ranks whose program is idle after its first graph, or `busy`, waits for that, and sends `signal`
+ * to the last worker; those are the ranks that have no child. The last line is mpirun's status. */
+static void lose_a_worker(int n_ranks, const char *mode, const char *settings, const char *signal) {
     char cmd[4096];
     snprintf(cmd, sizeof cmd,
              "f=$(mktemp); export SHEAF_CPU_THREADS=1 %s\n"
-             "mpirun --allow-run-as-root --oversubscribe -np 2 '%s/bin/sheaf-worker' -- "
+             "mpirun --allow-run-as-root --oversubscribe -np %d '%s/bin/sheaf-worker' -- "
              "'%s/bin/helper-ggml-host' '%s/lib/libfake-ggml-3.so' '%s/lib/libggml-sheaf.so' 3 %s "
              ">$f 2>&1 & m=$!\n"
              "for i in $(seq 300); do grep -q '^idle' $f && break; sleep 0.1; done\n"
-             "for p in $(pgrep -P $m); do [ -n \"$(pgrep -P $p)\" ] || kill -%s $p; done\n"
-             "wait $m; s=$?; cat $f; rm $f; echo status $s",
-             settings, SHEAF_BUILD_DIR, SHEAF_BUILD_DIR, SHEAF_BUILD_DIR, SHEAF_BUILD_DIR, mode,
-             signal);
+             "for p in $(pgrep -P $m); do [ -n \"$(pgrep -P $p)\" ] || last=$p; done\n"
+             "kill -%s $last; wait $m; s=$?; cat $f; rm $f; echo status $s",
+             settings, n_ranks, SHEAF_BUILD_DIR, SHEAF_BUILD_DIR, SHEAF_BUILD_DIR, SHEAF_BUILD_DIR,
+             mode, signal);
     cr_expect_eq(run_command(cmd, TIMEOUT, out, OUT), 0, "%s", out);
+}
+static void lose_the_worker(const char *mode, const char *settings, const char *signal) {
+    lose_a_worker(2, mode, settings, signal);
 }
 Test(ggml_plugin, a_worker_that_dies_ends_an_idle_program) {
     lose_the_worker("idle", "", "KILL");
@@ -592,12 +595,15 @@ Test(ggml_plugin, a_worker_that_is_stopped_ends_a_busy_program) {
     cr_expect(!strstr(out, "status 0\n") && !strstr(out, "status 4\n"), "%s", out);
 }
 
-/* No call waits for the rank that is lost. */
+/* No call waits for the rank that is lost, and no other rank ends, for which mpirun would end the job. */
 Test(ggml_plugin, a_program_lives_on_if_it_is_told_to) {
-    lose_the_worker("lives", "SHEAF_GGML_ON_FAILURE=error SHEAF_TIMEOUT_HEARTBEAT_MS=1000", "STOP");
-    shows("\nlives\n");
-    shows("rank 1");
-    cr_expect(!strstr(out, "wrong"), "%s", out);
+    for (int n = 2; n <= 3; n++) {
+        lose_a_worker(n, "lives", "SHEAF_GGML_ON_FAILURE=error SHEAF_TIMEOUT_HEARTBEAT_MS=1000",
+                      "STOP");
+        shows("\nlives\n");
+        shows(n == 2 ? "rank 1" : "rank 2");
+        cr_expect(!strstr(out, "wrong"), "%s", out);
+    }
 }
 
 Test(ggml_plugin, a_stopped_group_ends_an_idle_program) {

@@ -114,9 +114,24 @@ static void await_end(int number) {
     alarm(ASKED_SECONDS);
 }
 
+/* mpirun ends the job, and so the program, when a rank ends without MPI_Finalize. After a failure a
+ * worker therefore stays until the program has ended so. Other launchers end none of the two, nor
+ * does mpirun that recovers: a worker that stayed would stay for good. */
+static bool may_stay(void) {
+    return gg_program_lives_on() && getenv("OMPI_COMM_WORLD_SIZE") && !sheaf__launcher_recovers();
+}
+
+static void outlast_the_program(pid_t launcher) {
+    signal(SIGTERM, SIG_DFL);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    while (getppid() == launcher) pause();
+}
+
 static int serve(void) {
     struct gg_engine *e = NULL;
-    enum sheaf_status st = gg_engine_start(&(struct gg_start){.may_exit = true}, &e);
+    const pid_t launcher = getppid();
+    const bool stays = may_stay();
+    enum sheaf_status st = gg_engine_start(&(struct gg_start){.may_exit = !stays}, &e);
     const struct sigaction action = {.sa_handler = await_end, .sa_flags = SA_RESTART};
     if (!st) sigaction(SIGTERM, &action, NULL);
     if (!st && sheaf_world_rank() == 0)
@@ -128,7 +143,9 @@ static int serve(void) {
     snprintf(text, sizeof text, "%s", sheaf_last_error());
     if (st) sheaf_world_abort(text);
     if (st && sheaf_world_reports_error()) fail(text);
+    const bool is_lost = e && sheaf_world_failed() && sheaf_world_rank() > 0;
     if (e) gg_engine_stop(e);
+    if (is_lost && stays) outlast_the_program(launcher);
     return st ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 

@@ -14,11 +14,6 @@
 
 enum { MAX_HERE = 65536 }; /* ranks of a host */
 
-bool sheaf__launcher_recovers(void) {
-    const char *recovery = getenv("OMPI_MCA_orte_enable_recovery");
-    return recovery && strcmp(recovery, "0");
-}
-
 /* ---- what Open MPI leaves ---- */
 
 /* Names that Open MPI's vader leaves in /dev/shm when its processes end without MPI_Finalize:

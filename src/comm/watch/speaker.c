@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/launcher.h"
 #include "comm/watch/watch_impl.h"
 
 static const uint64_t CLAIM_NS = 6000000000u; /* for the holder of the name to settle it */

@@ -44,8 +44,6 @@ void sheaf__launcher_abort(int status);
 enum sheaf__claim sheaf__launcher_claim(void);
 
 /* ---- launcher.c: what the launcher's variables say ---- */
-/* Was mpirun told to leave ranks alone when others end? */
-bool sheaf__launcher_recovers(void);
 /* Removes what Open MPI would leave in /dev/shm. */
 void sheaf__launcher_remove_names(void);
 
