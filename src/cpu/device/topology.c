@@ -204,7 +204,7 @@ static enum sheaf_status cut_domain(struct sheaf__cpu_topology *t, const struct 
             return sheaf_set_error(SHEAF_STATUS_INVALID,
                                    "setting SHEAF_CPU_THREADS is '%ld', but CPU%d has "
                                    "%d core%s; use at most %d, or give this process more cores "
-                                   "(mpirun --bind-to none)",
+                                   "(mpirun --bind-to none, fewer ranks on this host)",
                                    s->threads, t->n_places, p->n_cores, p->n_cores == 1 ? "" : "s",
                                    p->n_cores);
         }
