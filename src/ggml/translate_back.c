@@ -169,7 +169,7 @@ static bool converts_by_search(const struct sheaf_tensor *t) {
 
 bool gg_translate_back(const struct gg_host *host, const struct sheaf_tensor *t,
                        struct gg_tensor *out, int8_t order[GG_MAX_SRC]) {
-    int number;
+    int number = -1;
     const bool conversion = is_conversion(t);
     const int r = find_row(host, conversion ? SHEAF_OP_CPY : t->op, &number);
     memset(out, 0, sizeof *out);
