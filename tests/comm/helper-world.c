@@ -441,7 +441,7 @@ static void hold_the_start(enum sheaf_phase phase, const char *what) {
     if (sheaf_world_rank() != 0) return;
     starting = pthread_self();
     signal(SIGUSR2, stay);
-    pthread_create(&thread, NULL, interrupt, NULL);
+    if (!pthread_create(&thread, NULL, interrupt, NULL)) pthread_detach(thread);
 }
 static int late(void) {
     sheaf__phase_hook = hold_the_start;
