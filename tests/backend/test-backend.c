@@ -195,6 +195,47 @@ Test(backend_async, a_synchronous_call_comes_after_what_was_submitted) {
     down(&r);
 }
 
+static void *open_soon(void *user) {
+    struct rig *r = user;
+    wait_held(r, 1);
+    usleep(20000); /* time for the caller to go wrong */
+    atomic_store(&r->closed, false);
+    return NULL;
+}
+
+Test(backend_async, a_full_queue_holds_its_submitter_back) {
+    enum { MANY = 600 };
+    struct rig r;
+    pthread_t thread;
+    float in[N], out[MANY] = {0};
+    up(&r);
+    fill(in, 3);
+    atomic_store(&r.closed, true);
+    OK(sheaf_backend_tensor_set(r.x, in, 0, sizeof in));
+    cr_assert_eq(pthread_create(&thread, NULL, open_soon, &r), 0);
+    OK(sheaf_backend_graph_compute_async(r.backend, r.graph));
+    for (int i = 0; i < MANY; i++)
+        OK(sheaf_backend_tensor_get_async(r.backend, r.x, out + i, 0, sizeof *out));
+    OK(sheaf_backend_synchronize(r.backend));
+    for (int i = 0; i < MANY; i++) cr_assert_eq(out[i], 3, "number %d is lost", i);
+    cr_assert_eq(pthread_join(thread, NULL), 0);
+    down(&r);
+}
+
+Test(backend_async, threads_change_after_what_was_submitted) {
+    struct rig r;
+    pthread_t thread;
+    up(&r);
+    atomic_store(&r.closed, true);
+    cr_assert_eq(pthread_create(&thread, NULL, open_soon, &r), 0);
+    OK(sheaf_backend_graph_compute_async(r.backend, r.graph));
+    OK(sheaf_backend_cpu_set_n_threads(r.backend, 3));
+    cr_assert_not(atomic_load(&r.closed), "a team was replaced under a graph");
+    cr_assert_eq(pthread_join(thread, NULL), 0);
+    OK(sheaf_backend_synchronize(r.backend));
+    down(&r);
+}
+
 Test(backend_async, a_failure_is_told_once_and_leaves_out_what_follows) {
     struct rig r;
     float in[N], out[N] = {0};
@@ -208,6 +249,8 @@ Test(backend_async, a_failure_is_told_once_and_leaves_out_what_follows) {
     OK(sheaf_backend_tensor_get_async(r.backend, r.x, out, 0, sizeof out));
     OK(sheaf_backend_event_record(event, r.backend));
     OK(sheaf_backend_event_synchronize(event)); /* passes all the same */
+    OK(sheaf_backend_tensor_get_async(r.backend, r.x, out, 0,
+                                      sizeof out)); /* nothing else is under way */
     cr_assert_eq(sheaf_backend_synchronize(r.backend), SHEAF_STATUS_ABORTED);
     cr_assert(strstr(sheaf_last_error(), "abort callback"), "%s", sheaf_last_error());
     cr_assert_eq(out[0], 0, "what follows a failure is not run");
@@ -390,6 +433,32 @@ Test(backend_plan, holds_its_own_list_and_takes_another_graph) {
     cr_assert(is(out, 4, 6));
     sheaf_backend_graph_plan_free(r.backend, plan);
     sheaf_backend_buffer_free(more);
+    down(&r);
+}
+
+/* Each thread has work memory of its own, of which AddressSanitizer sees the end. */
+Test(backend_plan, for_more_threads_than_when_it_was_made) {
+    enum { LONG = 300, ROWS = 20 };
+    struct rig r;
+    up(&r);
+    struct sheaf_context *ctx = sheaf_init((struct sheaf_init_params){.mem_size = 1 << 20});
+    struct sheaf_tensor *x = sheaf_new_tensor_2d(ctx, SHEAF_TYPE_F32, LONG, ROWS);
+    struct sheaf_tensor *y = sheaf_argsort(ctx, x, SHEAF_SORT_ORDER_DESC);
+    struct sheaf_cgraph *graph = sheaf_new_graph_custom(ctx, 8);
+    sheaf_backend_graph_plan_t plan;
+    for (int i = 0; i < LONG * ROWS; i++) ((float *)x->data)[i] = (float)i;
+    OK(sheaf_build_forward_expand(graph, y));
+    OK(sheaf_backend_cpu_set_n_threads(r.backend, 1));
+    OK(sheaf_backend_graph_plan_create(r.backend, graph, &plan));
+    for (int threads = 1; threads <= 8; threads += 7) {
+        OK(sheaf_backend_cpu_set_n_threads(r.backend, threads));
+        memset(y->data, 0, sheaf_nbytes(y));
+        OK(sheaf_backend_graph_plan_compute(r.backend, plan));
+        for (int i = 0; i < LONG * ROWS; i++)
+            cr_assert_eq(((int32_t *)y->data)[i], LONG - 1 - i % LONG, "%d threads", threads);
+    }
+    sheaf_backend_graph_plan_free(r.backend, plan);
+    sheaf_free(ctx);
     down(&r);
 }
 
