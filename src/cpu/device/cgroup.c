@@ -32,8 +32,7 @@ static size_t number_in(const char *folder, const char *file, const char *key, s
     FILE *f = fopen(path, "re");
     if (!f) return absent;
     while (!found && fgets(line, sizeof line, f))
-        found = !strncmp(line, key, n) && (!n || line[n] == ' ') &&
-                sscanf(line + n, "%llu", &value) == 1;
+        found = !strncmp(line, key, n) && sscanf(line + n, "%llu", &value) == 1;
     fclose(f);
     return found && value < SIZE_MAX ? (size_t)value : absent;
 }
@@ -56,7 +55,6 @@ static void limit_by(const struct version *v, const char *folder, size_t *avail,
 static void limit_by_groups(const struct version *v, const char *root, const char *path,
                             size_t *avail, size_t *total) {
     char folder[MAX_PATH];
-    if (strstr(path, "/..")) path = ""; /* a group outside of what the container sees */
     const size_t top = strlen(root) + strlen(v->mount);
     const int n = snprintf(folder, sizeof folder, "%s%s%s", root, v->mount, path);
     if (n < 0 || n >= (int)sizeof folder) return;
