@@ -110,30 +110,35 @@ Test(cpu_topology, threads_are_set) {
 /* ---- described machines ---- */
 
 /* A line a case: machine, devices setting, threads setting (0: none), local rank and size, then
- * each device as cores:threads:numa:memory share, 's' at the end if shared. */
+ * each device as cores:threads:numa:memory share:limit share, 's' at the end if shared. */
 static const struct {
     const char *machine;
     int devices, threads, rank, size;
     const char *expect;
 } machines[] = {
-    {"numa:1 core:8 pu:1", 1, 0, 0, 1, "8:8:0:1"},
-    {"numa:1 core:8 pu:2", 1, 0, 0, 1, "8:8:0:1"},
-    {"numa:2 core:4 pu:2", 1, 0, 0, 1, "4:4:0:1 4:4:1:1"},
-    {"numa:2 core:4 pu:1", 2, 0, 0, 1, "2:2:0:2 2:2:0:2 2:2:1:2 2:2:1:2"},
-    {"numa:1 core:5 pu:1", 3, 0, 0, 1, "1:1:0:3 2:2:0:3 2:2:0:3"},
-    {"numa:1 core:2 pu:1", 3, 0, 0, 1, "1:1:0:3s 1:1:0:3s 1:1:0:3s"},
-    {"numa:1 core:4 pu:1", 1, 3, 0, 1, "4:3:0:1"},
-    {"numa:1 core:2 pu:1", 3, 4, 0, 1, "1:4:0:3s 1:4:0:3s 1:4:0:3s"},
-    {"numa:1 core:4 pu:1", 1, 0, 1, 2, "2:2:0:2"},
-    {"numa:2 core:4 pu:1", 1, 0, 1, 2, "4:4:1:1"},
-    {"numa:2 core:4 pu:1", 1, 0, 1, 4, "2:2:0:2"},
-    {"numa:2 core:3 pu:1", 1, 0, 0, 1, "3:3:0:1 3:3:1:1"},
-    {"numa:2 core:4 pu:1", 1, 0, 1, 3, "2:2:0:3 1:1:1:3"},
-    {"numa:1 core:3 pu:1", 1, 0, 0, 2, "1:1:0:2"},
-    {"numa:1 core:3 pu:1", 1, 0, 1, 2, "2:2:0:2"},
-    {"numa:1 core:2 pu:1", 1, 0, 0, 4, "1:1:0:4s"},
-    {"numa:1 core:2 pu:1", 1, 0, 3, 4, "1:1:0:4s"},
-    {"numa:1 core:2 pu:1", 2, 0, 3, 4, "1:1:0:8s 1:1:0:8s"},
+    {"numa:1 core:8 pu:1", 1, 0, 0, 1, "8:8:0:1:1"},
+    {"numa:1 core:8 pu:2", 1, 0, 0, 1, "8:8:0:1:1"},
+    {"numa:2 core:4 pu:2", 1, 0, 0, 1, "4:4:0:1:2 4:4:1:1:2"},
+    {"numa:2 core:4 pu:1", 2, 0, 0, 1, "2:2:0:2:4 2:2:0:2:4 2:2:1:2:4 2:2:1:2:4"},
+    {"numa:1 core:5 pu:1", 3, 0, 0, 1, "1:1:0:3:3 2:2:0:3:3 2:2:0:3:3"},
+    {"numa:1 core:2 pu:1", 3, 0, 0, 1, "1:1:0:3:3s 1:1:0:3:3s 1:1:0:3:3s"},
+    {"numa:1 core:4 pu:1", 1, 3, 0, 1, "4:3:0:1:1"},
+    {"numa:1 core:2 pu:1", 3, 4, 0, 1, "1:4:0:3:3s 1:4:0:3:3s 1:4:0:3:3s"},
+    {"numa:1 core:4 pu:1", 1, 0, 1, 2, "2:2:0:2:2"},
+    {"numa:2 core:4 pu:1", 1, 0, 1, 2, "4:4:1:1:2"},
+    {"numa:2 core:4 pu:1", 1, 0, 1, 4, "2:2:0:2:4"},
+    {"numa:2 core:3 pu:1", 1, 0, 0, 1, "3:3:0:1:2 3:3:1:1:2"},
+    {"numa:2 core:4 pu:1", 1, 0, 1, 3, "2:2:0:3:6 1:1:1:3:6"},
+    {"numa:1 core:3 pu:1", 1, 0, 0, 2, "1:1:0:2:2"},
+    {"numa:1 core:3 pu:1", 1, 0, 1, 2, "2:2:0:2:2"},
+    {"numa:1 core:2 pu:1", 1, 0, 0, 4, "1:1:0:4:4s"},
+    {"numa:1 core:2 pu:1", 1, 0, 3, 4, "1:1:0:4:4s"},
+    {"numa:1 core:2 pu:1", 2, 0, 3, 4, "1:1:0:8:8s 1:1:0:8:8s"},
+    {"numa:2 pu:3", 1, 0, 0, 1, "3:3:0:1:2 3:3:1:1:2"}, /* cores are not told */
+    /* memory of all cores, or of a package, beside that of its parts */
+    {"[numa] pack:2 [numa] core:2 pu:1", 1, 0, 0, 1, "2:2:0:1:2 2:2:1:1:2"},
+    {"[numa] pack:2 [numa] core:2 pu:1", 1, 0, 0, 3, "1:1:0:2:3"},
+    {"pack:2 [numa] group:2 [numa] core:2 pu:2", 1, 0, 4, 5, "2:2:4:2:5"},
 };
 
 Test(cpu_topology, described_machines) {
@@ -151,8 +156,10 @@ Test(cpu_topology, described_machines) {
         for (int j = 0; j < sheaf__cpu_topology_n_places(t); j++) {
             const struct sheaf__cpu_place *p = sheaf__cpu_topology_place(t, j);
             size_t used = strlen(got);
-            snprintf(got + used, sizeof got - used, "%s%d:%d:%d:%d%s", j ? " " : "", p->n_cores,
-                     p->n_threads, p->numa, p->memory_share, p->shared ? "s" : "");
+            snprintf(got + used, sizeof got - used, "%s%d:%d:%d:%d:%d%s", j ? " " : "", p->n_cores,
+                     p->n_threads, p->numa, p->memory_share, p->limit_share, p->shared ? "s" : "");
+            if (strncmp(machines[i].machine, "numa:1", 6) == 0)
+                cr_expect_null(strstr(p->description, "NUMA"), "%s", p->description);
             sheaf__cpu_place_bind_thread(p, 0); /* not this machine: nothing may happen */
         }
         cr_assert_str_eq(got, machines[i].expect, "machine %zu '%s' rank %d of %d: %s, not %s", i,
@@ -213,6 +220,18 @@ Test(cpu_topology, threads_are_bound) {
     cr_assert_eq(sched_getaffinity(0, sizeof set, &set), 0);
     cr_assert_geq(CPU_COUNT(&set), 1);
     if (p->n_cores > 1) cr_assert_lt(CPU_COUNT(&set), before);
+    sheaf__cpu_topology_free(t);
+}
+
+/* Fewer threads than cores are not held to some of these. */
+Test(cpu_topology, few_threads_may_move) {
+    struct sheaf__cpu_topology *t;
+    const int before = bound_cores();
+    setenv("SHEAF_CPU_THREADS", "1", 1);
+    cr_assert_eq(sheaf__cpu_topology_load(&t), SHEAF_STATUS_SUCCESS);
+    if (sheaf__cpu_topology_n_places(t) > 1) cr_skip("a place is not all cores here");
+    sheaf__cpu_place_bind_thread(sheaf__cpu_topology_place(t, 0), 0);
+    cr_expect_eq(bound_cores(), before);
     sheaf__cpu_topology_free(t);
 }
 

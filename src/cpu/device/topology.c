@@ -29,7 +29,7 @@
 struct sheaf__cpu_topology {
     hwloc_topology_t hwloc;
     bool real; /* describes this machine, not a file: threads and memory can be bound */
-    int n_domains;
+    int n_domains; /* of the host that have cores; memory beside these (HBM, CXL) has no cores of its own */
     int n_places;
     struct sheaf__cpu_place *places;
     hwloc_cpuset_t *cores; /* all that this rank uses; the places point into it */
@@ -48,6 +48,7 @@ struct situation {
     bool shared;   /* more ranks than cores */
 };
 
+/* The domain of a core: hwloc lists the nearer ones first. */
 static int numa_of(hwloc_topology_t hwloc, hwloc_const_cpuset_t core) {
     int n = hwloc_get_nbobjs_by_type(hwloc, HWLOC_OBJ_NUMANODE);
     for (int i = 0; i < n; i++) {
@@ -55,22 +56,6 @@ static int numa_of(hwloc_topology_t hwloc, hwloc_const_cpuset_t core) {
         if (hwloc_bitmap_isincluded(core, node->cpuset)) return (int)node->os_index;
     }
     return -1;
-}
-
-/* Distinct domains that hold cores; memory-only domains (HBM) share the cores of another one. */
-static int count_domains(hwloc_topology_t hwloc) {
-    int n = hwloc_get_nbobjs_by_type(hwloc, HWLOC_OBJ_NUMANODE), distinct = 0;
-    for (int i = 0; i < n; i++) {
-        hwloc_obj_t node = hwloc_get_obj_by_type(hwloc, HWLOC_OBJ_NUMANODE, (unsigned)i);
-        if (hwloc_bitmap_iszero(node->cpuset)) continue;
-        bool first = true;
-        for (int j = 0; j < i; j++) {
-            hwloc_obj_t other = hwloc_get_obj_by_type(hwloc, HWLOC_OBJ_NUMANODE, (unsigned)j);
-            first = first && !hwloc_bitmap_isequal(node->cpuset, other->cpuset);
-        }
-        distinct += first;
-    }
-    return distinct > 0 ? distinct : 1;
 }
 
 /* Cores of the binding, each as its processing units inside the binding, in hwloc's order, which
@@ -96,8 +81,11 @@ static enum sheaf_status list_cores(struct sheaf__cpu_topology *t, struct situat
                                  s->host_cores);
         goto out;
     }
-    for (int i = 0; i < s->host_cores; i++) {
+    for (int i = 0, numa = -1, before; i < s->host_cores; i++) {
         hwloc_obj_t core = hwloc_get_obj_by_type(t->hwloc, type, (unsigned)i);
+        before = numa;
+        numa = numa_of(t->hwloc, core->cpuset);
+        t->n_domains += i == 0 || numa != before;
         if (!hwloc_bitmap_intersects(core->cpuset, binding)) continue;
         hwloc_cpuset_t units = hwloc_bitmap_dup(core->cpuset);
         if (!units) {
@@ -105,7 +93,7 @@ static enum sheaf_status list_cores(struct sheaf__cpu_topology *t, struct situat
             goto out;
         }
         hwloc_bitmap_and(units, units, binding);
-        t->core_numa[t->n_cores] = numa_of(t->hwloc, core->cpuset);
+        t->core_numa[t->n_cores] = numa;
         t->cores[t->n_cores++] = units;
     }
     if (t->n_cores == 0) {
@@ -256,7 +244,6 @@ enum sheaf_status sheaf__cpu_topology_load(struct sheaf__cpu_topology **out) {
         goto out;
     }
     t->real = hwloc_topology_is_thissystem(t->hwloc) != 0;
-    t->n_domains = count_domains(t->hwloc);
     status = list_cores(t, &s);
     if (status != SHEAF_STATUS_SUCCESS) goto out;
     warn_of_idle_cores(t, &s);
