@@ -495,6 +495,64 @@ Test(cpu_ops, products_of_the_same_columns) {
     }
 }
 
+/* The same, where a product between the two has its own columns in the memory of the packed ones, or has packed
+ * the same ones for two matrices. */
+Test(cpu_ops, products_between_those_of_the_same_columns) {
+    enum { K = 64, N = 20, M = 30, BETWEEN = 4 };
+    for (int threads = 1; threads <= 2; threads++) {
+        sheaf_backend_t backend = new_backend(threads);
+        for (int i = 0; i < BETWEEN; i++) {
+            C *c = sheaf_init((struct sheaf_init_params){.mem_size = 4 << 20});
+            T *x = i == 3 ? X(F32, K, N, 1, 2) : X(F32, K, N, 2, 1), *w = X(Q4, K, M, 1, 1);
+            T *ids = L(I32, "ids 2", 1, 3, 1, 1);
+            T *const between[BETWEEN] = {
+                sheaf_mul_mat(c, w, X(F32, K, 2, 1, 1)),
+                sheaf_mul_mat_id(c, X(Q4, K, M, 2, 1), X(F32, K, 1, 3, 1), ids),
+                sheaf_mul_mat(c, X(Q4, K, M, 2, 1), x), sheaf_mul_mat(c, X(Q4, K, M, 1, 2), x)};
+            T *const y[] = {sheaf_mul_mat(c, w, x), between[i], sheaf_mul_mat(c, w, x)};
+            struct sheaf_cgraph *g = sheaf_new_graph(c), *alone = sheaf_new_graph(c);
+            float among[2 * 2 * N * M];
+            for (int j = 0; j < 3; j++)
+                cr_assert_eq(sheaf_build_forward_expand(g, y[j]), SHEAF_STATUS_SUCCESS);
+            for (T *t = sheaf_get_first_tensor(c); t; t = sheaf_get_next_tensor(c, t))
+                if (t->op == SHEAF_OP_NONE) fill(t);
+            cr_assert_eq(sheaf_backend_graph_compute(backend, g), SHEAF_STATUS_SUCCESS);
+            cr_assert_arr_eq(y[0]->data, y[2]->data, sheaf_nbytes(y[0]), "%d, %d threads", i,
+                             threads);
+            memcpy(among, y[1]->data, sheaf_nbytes(y[1]));
+            sheaf_build_forward_expand(alone, y[1]);
+            cr_assert_eq(sheaf_backend_graph_compute(backend, alone), SHEAF_STATUS_SUCCESS);
+            cr_assert_arr_eq(y[1]->data, among, sheaf_nbytes(y[1]), "%d alone", i);
+            sheaf_free(c);
+        }
+        sheaf_backend_free(backend);
+    }
+}
+
+/* More columns than a chunk of rows keeps sums of: each has the bits that it has among fewer. */
+Test(cpu_ops, products_of_very_many_columns) {
+    enum { K = 64, N = 1100, M = 30, SOME = 100 };
+    sheaf_backend_t backend = new_backend(2);
+    C *c = sheaf_init((struct sheaf_init_params){.mem_size = 4 << 20});
+    T *x = X(F32, K, N, 1, 1), *w = X(Q4, K, M, 1, 1), *all = sheaf_mul_mat(c, w, x);
+    struct sheaf_cgraph *g = sheaf_new_graph(c);
+    T *some[N / SOME];
+    sheaf_build_forward_expand(g, all);
+    for (int i = 0; i < N / SOME; i++) {
+        some[i] = sheaf_mul_mat(
+            c, w, sheaf_view_2d(c, x, K, SOME, x->nb[1], (size_t)i * SOME * x->nb[1]));
+        sheaf_build_forward_expand(g, some[i]);
+    }
+    fill(x);
+    fill(w);
+    cr_assert_eq(sheaf_backend_graph_compute(backend, g), SHEAF_STATUS_SUCCESS);
+    for (int i = 0; i < N / SOME; i++)
+        cr_assert_arr_eq(some[i]->data, (float *)all->data + i * SOME * M, sheaf_nbytes(some[i]),
+                         "part %d", i);
+    sheaf_free(c);
+    sheaf_backend_free(backend);
+}
+
 /* NaN and infinities are not lost, and what lies behind a mask does not matter. */
 static T *build_nan_attn(C *c) {
     return sheaf_flash_attn_ext(c, X(F32, 32, 1, 2, 1), X(F32, 32, 70, 2, 1), X(F32, 32, 70, 2, 1),
