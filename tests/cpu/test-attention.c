@@ -653,6 +653,39 @@ TEST_BOTH(sequences_in_one_cache) {
     }
 }
 
+/* So many rows and parts that a thread folds the parts of its rows as they come, since all of them would take much
+ * memory: the bits of each query alone, whose parts are kept. Most parts are masked, for all queries or for each in
+ * places of its own. */
+Test(attention, parts_that_are_not_kept) {
+    enum { D = 32, E = 512, N = 7, HEADS = 64, KEYS = 4700, OPEN = 9 };
+    for (int apart = 0; apart < 2; apart++) {
+        C *c = context();
+        T *q = sheaf_new_tensor_3d(c, SHEAF_TYPE_F32, D, N, HEADS), *y[2];
+        T *k = sheaf_new_tensor_2d(c, SHEAF_TYPE_F16, D, KEYS);
+        T *v = sheaf_new_tensor_2d(c, SHEAF_TYPE_F16, E, KEYS);
+        T *mask = sheaf_new_tensor_2d(c, SHEAF_TYPE_F16, KEYS, N);
+        fill(q, 2);
+        fill(k, 1);
+        fill(v, 1);
+        for (int j = 0; j < KEYS * N; j++) {
+            const int window = 1200 + (apart ? j / KEYS * 400 : j / KEYS), key = j % KEYS;
+            const bool open = key % window < OPEN || key == KEYS - 1;
+            ((uint16_t *)mask->data)[j] = open ? 0 : 0xfc00;
+        }
+        y[0] = sheaf_flash_attn_ext(c, q, k, v, mask, 0.25f, 0, 0);
+        compute_nodes(c, y, 1);
+        for (int64_t n = 0; n < N; n++) {
+            T *open = sheaf_view_2d(c, mask, KEYS, 1, mask->nb[1], (size_t)n * mask->nb[1]);
+            T *one = sheaf_view_3d(c, q, D, 1, HEADS, q->nb[1], q->nb[2], (size_t)n * q->nb[1]);
+            y[1] = sheaf_flash_attn_ext(c, one, k, v, open, 0.25f, 0, 0);
+            compute_nodes(c, y + 1, 1);
+            cr_assert_arr_eq((char *)y[0]->data + (size_t)n * y[0]->nb[2], y[1]->data,
+                             HEADS * E * sizeof(float), "query %d", (int)n);
+        }
+        sheaf_free(c);
+    }
+}
+
 /* MLA: one K/V head of 576, of which the first 512 are V. */
 TEST_ALL(v_is_a_part_of_k) {
     for (int64_t n = 1; n <= 10; n += 9) {
