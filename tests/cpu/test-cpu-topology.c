@@ -169,6 +169,29 @@ Test(cpu_topology, described_machines) {
     }
 }
 
+/* The place's own memory first, then the faster ones; what is near all places is none's. */
+Test(cpu_topology, memories_by_speed) {
+    static const char *const expect[] = {"0 NUMA0, 2 HBM, 1 NUMA1, ", "3 NUMA3, 5 HBM, 4 NUMA4, "};
+    struct sheaf__cpu_topology *t;
+    setenv("HWLOC_XMLFILE", SHEAF_SOURCE_DIR "/tests/cpu/machines/three-memories.xml", 1);
+    cr_assert_eq(sheaf__cpu_topology_load(&t), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+    cr_assert_eq(sheaf__cpu_topology_n_places(t), 2);
+    for (int i = 0; i < 2; i++) {
+        struct sheaf__cpu_place_memory_kind kinds[5];
+        const struct sheaf__cpu_place *p = sheaf__cpu_topology_place(t, i);
+        char got[128] = "";
+        const int n = sheaf__cpu_place_memory_kinds(p, kinds, 5);
+        for (int j = 0; j < n; j++)
+            snprintf(got + strlen(got), sizeof got - strlen(got), "%d %s, ", kinds[j].numa,
+                     kinds[j].name);
+        cr_expect_str_eq(got, expect[i], "%s, not %s", got, expect[i]);
+        kinds[2].numa = 77;
+        cr_expect_eq(sheaf__cpu_place_memory_kinds(p, kinds, 2), 2);
+        cr_expect_eq(kinds[2].numa, 77, "more than there is room for");
+    }
+    sheaf__cpu_topology_free(t);
+}
+
 Test(cpu_topology, more_threads_than_cores_is_an_error) {
     struct sheaf__cpu_topology *t;
     setenv("HWLOC_SYNTHETIC", "numa:1 core:4 pu:1", 1);

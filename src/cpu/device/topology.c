@@ -358,13 +358,11 @@ int sheaf__cpu_place_memory_kinds(const struct sheaf__cpu_place *p,
                                       HWLOC_LOCAL_NUMANODE_FLAG_LARGER_LOCALITY))
         n = 0;
     if (n > MOST) n = MOST;
-    /* insertion: the place's own first, then the faster, then hwloc's order */
-    for (unsigned i = 1; i < n; i++) {
-        for (unsigned j = i; j > 0; j--) {
-            const bool own = (int)nodes[j]->os_index == p->numa,
-                       other = (int)nodes[j - 1]->os_index == p->numa;
-            if (other || (!own && bandwidth(hwloc, nodes[j], p->cores[0]) <=
-                                      bandwidth(hwloc, nodes[j - 1], p->cores[0])))
+    /* insertion: the place's own, which hwloc lists first (numa_of), then the faster, then hwloc's order */
+    for (unsigned i = 2; i < n; i++) {
+        for (unsigned j = i; j > 1; j--) {
+            if (bandwidth(hwloc, nodes[j], p->cores[0]) <=
+                bandwidth(hwloc, nodes[j - 1], p->cores[0]))
                 break;
             hwloc_obj_t t = nodes[j];
             nodes[j] = nodes[j - 1];
