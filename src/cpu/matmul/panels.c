@@ -58,7 +58,6 @@ struct product {
     bool by_tiles;           /* one panel: a tile takes all of k before the next does */
     int64_t pass;            /* elements of k that are multiplied at a time */
     int64_t piece;           /* elements of k that are packed at a time */
-    int64_t most;            /* rows of a chunk */
     int64_t chunk;           /* rows */
     size_t stride;           /* bytes from one row of a pass to the next */
     size_t panel_size;       /* bytes */
@@ -175,10 +174,9 @@ static struct product product_of(const struct sheaf__cpu_kernels *kern,
         p.stride += 64; /* a power of two would put 32 rows in few sets of the first cache */
     p.panel_size = panel_bytes(p.kind, p.k);
     const int64_t share = p.m * p.batches / ((int64_t)nth * CHUNKS_PER_THREAD);
-    p.most = columns <= p.cols && !p.by_tiles ? CHUNK_ONE : chunk_of(p.kind);
+    const int64_t most = columns <= p.cols && !p.by_tiles ? CHUNK_ONE : chunk_of(p.kind);
     const int64_t together = p.in_place ? p.kind->rows_in_place : p.rows;
-    p.most = round_up(p.most, together);
-    p.chunk = min_i64(round_up(share > 0 ? share : 1, together), p.most);
+    p.chunk = round_up(min_i64(share > 0 ? share : 1, most), together);
     return p;
 }
 
@@ -216,11 +214,11 @@ static char *panel(const struct product *p, const struct matrix *m, int64_t q, i
 /* What a thread has of its own: a pass of a chunk, and the sums of a chunk for a block of columns
  * as [panels of the block][chunk][cols]. */
 static size_t pass_size(const struct product *p) {
-    return sheaf__align_up((size_t)chunk_of(p->kind) * p->stride, 64);
+    return sheaf__align_up((size_t)min_i64(p->chunk, chunk_of(p->kind)) * p->stride, 64);
 }
 static size_t scratch_size(const struct product *p, int64_t columns) {
     const int64_t block = min_i64(panels_of(p, columns) * p->cols, BLOCK);
-    return pass_size(p) + sheaf__align_up((size_t)(p->most * block) * sizeof(float), 64);
+    return pass_size(p) + sheaf__align_up((size_t)(p->chunk * block) * sizeof(float), 64);
 }
 
 static size_t packed_size(const struct product *p, int64_t panels) {
