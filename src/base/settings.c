@@ -92,7 +92,9 @@ static const struct setting settings[] = {
                                         "CPU devices."},
     [SHEAF__SET_CPU_THREADS] = {"SHEAF_CPU_THREADS", INTEGER(1, 1024),
                                 .default_value = "one a core",
-                                .help = "Threads of each CPU device."},
+                                .help =
+                                    "Threads of each CPU device; by default no more than a control "
+                                    "group's limit of CPU time leaves it processors."},
     [SHEAF__SET_CPU_ISA] = {"SHEAF_CPU_ISA", TEXT, .default_value = "the best",
                             .help = "CPU kernels to use: portable, avx2, avxvnni, avx512, "
                                     "avx512vbmi, avx512bf16, amx."},

@@ -1,4 +1,4 @@
-/* Memory limits of control groups, read from files of both versions that the tests write. */
+/* Limits of control groups, read from files of both versions that the tests write. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,11 +28,22 @@ static void put_mib(const char *name, int mib) {
 /* MiB that are left of a host with 1000 of 2000 available. */
 static void expect(int avail, int total) {
     char membership[128];
-    size_t a = (size_t)1000 * MIB, t = (size_t)2000 * MIB;
+    struct sheaf__cgroup_limits l = {(size_t)1000 * MIB, (size_t)2000 * MIB, 8};
     snprintf(membership, sizeof membership, "%s/membership", dir);
-    sheaf__cgroup_memory(membership, dir, &a, &t);
-    cr_expect_eq(a / MIB, (size_t)avail, "%zu MiB are available", a / MIB);
-    cr_expect_eq(t / MIB, (size_t)total, "%zu MiB in all", t / MIB);
+    sheaf__cgroup_limit(membership, dir, &l);
+    cr_expect_eq(l.avail / MIB, (size_t)avail, "%zu MiB are available", l.avail / MIB);
+    cr_expect_eq(l.total / MIB, (size_t)total, "%zu MiB in all", l.total / MIB);
+    cr_expect_eq(l.cpus, 8, "%zu processors", l.cpus);
+}
+
+/* Processors that are left of a host with 8. */
+static void expect_cpus(size_t cpus) {
+    char membership[128];
+    struct sheaf__cgroup_limits l = {1, 1, 8};
+    snprintf(membership, sizeof membership, "%s/membership", dir);
+    sheaf__cgroup_limit(membership, dir, &l);
+    cr_expect_eq(l.cpus, cpus, "%zu processors, not %zu", l.cpus, cpus);
+    cr_expect(l.avail == 1 && l.total == 1);
 }
 
 TestSuite(cgroup, .init = setup, .fini = teardown);
@@ -91,4 +102,32 @@ Test(cgroup, paths_that_are_not_seen) {
     expect(64, 64);
     put("membership", "0::/docker/0123/nested\n");
     expect(64, 64);
+}
+
+Test(cgroup, processors_of_version_2) {
+    put("membership", "0::/pod/task\n");
+    expect_cpus(8);
+    put("pod/task/cpu.max", "max 100000\n");
+    expect_cpus(8);
+    put("pod/cpu.max", "350000 100000\n");
+    expect_cpus(3);
+    put("pod/task/cpu.max", "20000 10000\n");
+    expect_cpus(2);
+    put("pod/task/cpu.max", "5000 100000\n"); /* a part of one */
+    expect_cpus(1);
+    put("pod/task/cpu.max", "5000 0\n");
+    expect_cpus(3);
+    put("pod/cpu.max", "1600000 100000\n"); /* more than there are */
+    expect_cpus(8);
+}
+
+Test(cgroup, processors_of_version_1) {
+    put("membership", "2:cpuset:/other\n1:cpu,cpuacct:/docker/7\n");
+    put("cpu/docker/7/cpu.cfs_quota_us", "-1\n");
+    put("cpu/docker/7/cpu.cfs_period_us", "100000\n");
+    put("cpu/other/cpu.cfs_quota_us", "100000\n"); /* of a group that it is not in */
+    put("cpu/other/cpu.cfs_period_us", "100000\n");
+    expect_cpus(8);
+    put("cpu/docker/7/cpu.cfs_quota_us", "400000\n");
+    expect_cpus(4);
 }

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "backend/locality.h"
@@ -199,6 +200,59 @@ Test(cpu_topology, more_threads_than_cores_is_an_error) {
     cr_assert_eq(sheaf__cpu_topology_load(&t), SHEAF_STATUS_INVALID);
     cr_assert(strstr(sheaf_last_error(), "SHEAF_CPU_THREADS"));
     cr_assert(strstr(sheaf_last_error(), "at most 4"), "%s", sheaf_last_error());
+}
+
+Test(cpu_topology, threads_of_a_control_group) {
+    static const struct {
+        int cores;
+        size_t cpus;
+        int sharers, threads;
+    } cases[] = {{8, SIZE_MAX, 1, 8}, {8, 8, 1, 8}, {8, 7, 1, 7}, {8, 4, 2, 2},
+                 {4, 7, 2, 3},        {8, 1, 2, 1}, {1, 64, 1, 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        cr_expect_eq(sheaf__cpu_threads_of(cases[i].cores, cases[i].cpus, cases[i].sharers),
+                     cases[i].threads, "case %zu", i);
+}
+
+/* Writes to a file of a control group; false if the system does not allow it. */
+static bool put(const char *folder, const char *file, const char *text) {
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", folder, file);
+    FILE *f = fopen(path, "w");
+    if (!f) return false;
+    const bool written = fputs(text, f) >= 0;
+    return fclose(f) == 0 && written;
+}
+
+/* In a group that leaves the time of one processor to this process. */
+Test(cpu_topology, a_limit_of_processor_time) {
+    static const char *const parents[] = {"/sys/fs/cgroup/cpu", "/sys/fs/cgroup"};
+    char folder[64], pid[16];
+    bool in = false;
+    snprintf(pid, sizeof pid, "%d", (int)getpid());
+    int parent = access("/sys/fs/cgroup/cpu", F_OK) != 0;
+    snprintf(folder, sizeof folder, "%s/sheaf-test-%s", parents[parent], pid);
+    if (mkdir(folder, 0755) == 0)
+        in = (parent ? put(folder, "cpu.max", "100000 100000")
+                     : put(folder, "cpu.cfs_quota_us", "100000")) &&
+             put(folder, "cgroup.procs", pid);
+    struct sheaf__cpu_topology *t = NULL;
+    const enum sheaf_status status = in ? sheaf__cpu_topology_load(&t) : SHEAF_STATUS_SUCCESS;
+    setenv("SHEAF_CPU_DEVICES", "2", 1);
+    struct sheaf__cpu_topology *two = NULL;
+    if (in && !status) sheaf__cpu_topology_load(&two);
+    put(parents[parent], "cgroup.procs", pid);
+    rmdir(folder);
+    if (!in) cr_skip("this process may make no control group with a limit of processor time");
+    cr_assert_eq(status, SHEAF_STATUS_SUCCESS);
+    cr_assert_not_null(two);
+    if (sheaf__cpu_topology_n_places(t) == 1)
+        cr_expect_not(sheaf__cpu_topology_place(t, 0)->shared);
+    cr_expect_eq(sheaf__cpu_topology_place(t, 0)->n_threads, 1);
+    cr_expect(sheaf__cpu_topology_place(two, 0)->shared,
+              "two devices of one processor's time spin");
+    sheaf__cpu_topology_free(t);
+    sheaf__cpu_topology_free(two);
 }
 
 /* ---- bindings of this process ---- */

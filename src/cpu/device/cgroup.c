@@ -8,20 +8,6 @@
 
 enum { MAX_PATH = 4096 };
 
-struct version {
-    const char *controller; /* in the membership; "" is version 2, which has one group for all */
-    const char *mount, *limit, *used;
-    const char *cached[2]; /* keys of memory.stat: page cache of files */
-};
-static const struct version versions[] = {
-    {"", "", "memory.max", "memory.current", {"inactive_file", "active_file"}},
-    {"memory",
-     "/memory",
-     "memory.limit_in_bytes",
-     "memory.usage_in_bytes",
-     {"total_inactive_file", "total_active_file"}},
-};
-
 /* The number behind `key` ("": the first number) in the file of a folder; `absent` if there is none. */
 static size_t number_in(const char *folder, const char *file, const char *key, size_t absent) {
     char path[MAX_PATH], line[128];
@@ -37,29 +23,64 @@ static size_t number_in(const char *folder, const char *file, const char *key, s
     return found && value < SIZE_MAX ? (size_t)value : absent;
 }
 
-static void limit_by(const struct version *v, const char *folder, size_t *avail, size_t *total) {
+/* A controller in one of the versions. */
+struct version {
+    const char *controller; /* in the membership; "" is version 2, which has one group for all */
+    const char *mount;
+    void (*limit_by)(const struct version *v, const char *folder, struct sheaf__cgroup_limits *l);
+    const char *limit;
+    const char *
+        other; /* the memory in use, or the period in which processors may take as much time as the limit */
+    const char *cached[2]; /* keys of memory.stat: page cache of files */
+};
+
+static void limit_memory(const struct version *v, const char *folder,
+                         struct sheaf__cgroup_limits *l) {
     const size_t limit = number_in(folder, v->limit, "", SIZE_MAX);
     if (limit == SIZE_MAX) return;
-    size_t used = number_in(folder, v->used, "", 0);
+    size_t used = number_in(folder, v->other, "", 0);
     for (int i = 0; i < 2; i++) {
         const size_t cached = number_in(folder, "memory.stat", v->cached[i], 0);
         used -= cached < used ? cached : used;
     }
     const size_t left = limit > used ? limit - used : 0;
-    if (limit < *total) *total = limit;
-    if (left < *avail) *avail = left;
+    if (limit < l->total) l->total = limit;
+    if (left < l->avail) l->avail = left;
 }
+
+static void limit_cpus(const struct version *v, const char *folder,
+                       struct sheaf__cgroup_limits *l) {
+    const size_t quota = number_in(folder, v->limit, "", SIZE_MAX);
+    char key[24]; /* version 2 has both numbers in a line */
+    snprintf(key, sizeof key, "%zu", quota);
+    const size_t period = number_in(folder, v->other, v->controller[0] ? "" : key, 0);
+    if (quota == SIZE_MAX || period == 0) return;
+    const size_t cpus = quota < period ? 1 : quota / period;
+    if (cpus < l->cpus) l->cpus = cpus;
+}
+
+static const struct version versions[] = {
+    {"", "", limit_memory, "memory.max", "memory.current", {"inactive_file", "active_file"}},
+    {"memory",
+     "/memory",
+     limit_memory,
+     "memory.limit_in_bytes",
+     "memory.usage_in_bytes",
+     {"total_inactive_file", "total_active_file"}},
+    {"", "", limit_cpus, "cpu.max", "cpu.max", {NULL}},
+    {"cpu", "/cpu", limit_cpus, "cpu.cfs_quota_us", "cpu.cfs_period_us", {NULL}},
+};
 
 /* From the group up to the root. In a container the path can be that of the host's tree, of which
  * it sees only the end: groups that are not there have no limit. */
 static void limit_by_groups(const struct version *v, const char *root, const char *path,
-                            size_t *avail, size_t *total) {
+                            struct sheaf__cgroup_limits *l) {
     char folder[MAX_PATH];
     const size_t top = strlen(root) + strlen(v->mount);
     const int n = snprintf(folder, sizeof folder, "%s%s%s", root, v->mount, path);
     if (n < 0 || n >= (int)sizeof folder) return;
     for (;;) {
-        limit_by(v, folder, avail, total);
+        v->limit_by(v, folder, l);
         char *last = strrchr(folder + top, '/');
         if (!last) return;
         *last = '\0';
@@ -76,7 +97,8 @@ static bool names(const char *list, const char *controller) {
     }
 }
 
-void sheaf__cgroup_memory(const char *membership, const char *root, size_t *avail, size_t *total) {
+void sheaf__cgroup_limit(const char *membership, const char *root,
+                         struct sheaf__cgroup_limits *limits) {
     char line[MAX_PATH]; /* NUMBER:CONTROLLER,...:/PATH */
     FILE *f = fopen(membership, "re");
     if (!f) return;
@@ -87,7 +109,7 @@ void sheaf__cgroup_memory(const char *membership, const char *root, size_t *avai
         *path++ = '\0';
         for (size_t i = 0; i < sizeof versions / sizeof *versions; i++)
             if (names(list + 1, versions[i].controller))
-                limit_by_groups(&versions[i], root, path, avail, total);
+                limit_by_groups(&versions[i], root, path, limits);
     }
     fclose(f);
 }

@@ -10,6 +10,10 @@
  *                          free to move inside the binding
  * Cores shared with another rank or device are marked: waits on them must not spin.
  *
+ * A control group may leave less time than the cores have (docker --cpus, limits of Kubernetes). All threads stop for
+ * the rest of a period once they have taken what it leaves, also by spinning, so by default a device has no more of
+ * them than it leaves processors to the device.
+ *
  * Memory is read from /proc and /sys, not from hwloc, whose total is wrong on some virtual machines
  * (hwloc 2.9 reported a moving 5 to 14 GB of 24). */
 #include "cpu/device/topology.h"
@@ -46,7 +50,14 @@ struct situation {
     bool launched; /* by mpirun, srun, ... */
     bool overlap;  /* ranks overlap in an unknown way */
     bool shared;   /* more ranks than cores */
+    size_t cpus;   /* as much time as these have is what the control groups leave to all ranks */
 };
+
+static struct sheaf__cgroup_limits limits_of_groups(void) {
+    struct sheaf__cgroup_limits limits = {SIZE_MAX, SIZE_MAX, SIZE_MAX};
+    sheaf__cgroup_limit("/proc/self/cgroup", "/sys/fs/cgroup", &limits);
+    return limits;
+}
 
 /* The domain of a core: hwloc lists the nearer ones first. */
 static int numa_of(hwloc_topology_t hwloc, hwloc_const_cpuset_t core) {
@@ -168,6 +179,11 @@ static void describe(struct sheaf__cpu_place *p, const struct sheaf__cpu_topolog
              units);
 }
 
+int sheaf__cpu_threads_of(int cores, size_t cpus, int sharers) {
+    const size_t part = cpus / (size_t)sharers;
+    return part >= (size_t)cores ? cores : part > 0 ? (int)part : 1;
+}
+
 /* Cores [first, last) are one domain of this process's n_domains: cuts them into s->devices places. */
 static enum sheaf_status cut_domain(struct sheaf__cpu_topology *t, const struct situation *s,
                                     int first, int last, int sharers, int n_domains) {
@@ -182,8 +198,8 @@ static enum sheaf_status cut_domain(struct sheaf__cpu_topology *t, const struct 
         p->numa = t->core_numa[first];
         p->memory_share = (int)s->devices * sharers;
         p->limit_share = (int)s->devices * s->local_size * n_domains;
-        p->shared = s->shared || s->overlap || s->devices > n;
-        p->n_threads = p->n_cores;
+        p->shared = s->shared || s->overlap || s->devices > n || s->cpus < (size_t)p->limit_share;
+        p->n_threads = sheaf__cpu_threads_of(p->n_cores, s->cpus, p->limit_share);
         if (s->overlap) {
             int part = s->host_cores / s->local_size;
             if (p->n_threads > part) p->n_threads = part > 0 ? part : 1;
@@ -244,6 +260,7 @@ enum sheaf_status sheaf__cpu_topology_load(struct sheaf__cpu_topology **out) {
         goto out;
     }
     t->real = hwloc_topology_is_thissystem(t->hwloc) != 0;
+    s.cpus = t->real ? limits_of_groups().cpus : SIZE_MAX;
     status = list_cores(t, &s);
     if (status != SHEAF_STATUS_SUCCESS) goto out;
     warn_of_idle_cores(t, &s);
@@ -307,10 +324,9 @@ void sheaf__cpu_place_memory(const struct sheaf__cpu_place *p, size_t *avail, si
     *total /= (size_t)p->memory_share;
     *avail /= (size_t)p->memory_share;
     /* A limit holds for all domains together. */
-    size_t most = SIZE_MAX, left = SIZE_MAX;
-    sheaf__cgroup_memory("/proc/self/cgroup", "/sys/fs/cgroup", &left, &most);
-    most /= (size_t)p->limit_share;
-    left /= (size_t)p->limit_share;
+    const struct sheaf__cgroup_limits limits = limits_of_groups();
+    const size_t most = limits.total / (size_t)p->limit_share;
+    const size_t left = limits.avail / (size_t)p->limit_share;
     if (most < *total) *total = most;
     if (left < *avail) *avail = left;
 }

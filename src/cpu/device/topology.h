@@ -16,7 +16,7 @@ struct sheaf__cpu_topology;
 struct sheaf__cpu_place {
     char description[256]; /* "AMD EPYC, 2 cores, avx2, CPUs 0-1" */
     int n_cores;
-    int n_threads;    /* default of a team: SHEAF_CPU_THREADS or the cores */
+    int n_threads;    /* default of a team: SHEAF_CPU_THREADS or as sheaf__cpu_threads_of says */
     bool shared;      /* other devices or ranks compute on these cores too */
     int numa;         /* the operating system's number of the domain, -1 if there is none */
     int memory_share; /* devices of the host, all ranks, that live on the domain's memory */
@@ -31,6 +31,10 @@ void sheaf__cpu_topology_free(struct sheaf__cpu_topology *topology); /* accepts 
 int sheaf__cpu_topology_n_places(const struct sheaf__cpu_topology *topology);
 const struct sheaf__cpu_place *sheaf__cpu_topology_place(const struct sheaf__cpu_topology *topology,
                                                          int i);
+
+/* Threads of a device by default: one for each of its cores, of the processors whose time a control group leaves to so
+ * many devices no more than its part, and at least one. */
+int sheaf__cpu_threads_of(int cores, size_t cpus, int sharers);
 
 /* The place's part of its domain's memory, in bytes: available now, and in all. */
 void sheaf__cpu_place_memory(const struct sheaf__cpu_place *place, size_t *free, size_t *total);
