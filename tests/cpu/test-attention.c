@@ -633,7 +633,9 @@ TEST_BOTH(sequences_in_one_cache) {
         fill(q, 2);
         fill(k, 1);
         for (int64_t j = 0; j < all_keys * n * of_masks; j++) {
-            const int64_t first = j / all_keys % n * (all_keys / n), key = j % all_keys;
+            const int64_t query = j / all_keys % n,
+                          head = j / all_keys / n; /* each sees another sequence */
+            const int64_t first = (query + head) % n * (all_keys / n), key = j % all_keys;
             ((uint16_t *)mask->data)[j] =
                 key >= first && key < first + all_keys / n - 1 ? 0 : 0xfc00;
         }
