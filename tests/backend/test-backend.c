@@ -11,6 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "count_allocations.h"
+#include "sanitizer.h"
 #include "sheaf/sheaf.h"
 
 #define OK(call) cr_assert_eq((call), SHEAF_STATUS_SUCCESS, "%s: %s", #call, sheaf_last_error())
@@ -436,29 +438,65 @@ Test(backend_plan, holds_its_own_list_and_takes_another_graph) {
     down(&r);
 }
 
-/* Each thread has work memory of its own, of which AddressSanitizer sees the end. */
+/* Positions in rows of numbers that grow, by as many threads as there are: each has work memory of its own. */
+enum { LONG = 300, ROWS = 20 };
+struct sorting {
+    struct sheaf_context *ctx;
+    struct sheaf_tensor *y;
+    struct sheaf_cgraph *graph;
+};
+static struct sorting new_sorting(void) {
+    struct sorting s = {.ctx = sheaf_init((struct sheaf_init_params){.mem_size = 1 << 20})};
+    struct sheaf_tensor *x = sheaf_new_tensor_2d(s.ctx, SHEAF_TYPE_F32, LONG, ROWS);
+    for (int i = 0; i < LONG * ROWS; i++) ((float *)x->data)[i] = (float)i;
+    s.y = sheaf_argsort(s.ctx, x, SHEAF_SORT_ORDER_DESC);
+    s.graph = sheaf_new_graph_custom(s.ctx, 8);
+    OK(sheaf_build_forward_expand(s.graph, s.y));
+    return s;
+}
+static void expect_sorted(const struct sorting *s) {
+    for (int i = 0; i < LONG * ROWS; i++)
+        cr_assert_eq(((int32_t *)s->y->data)[i], LONG - 1 - i % LONG, "element %d", i);
+    memset(s->y->data, 0, sheaf_nbytes(s->y));
+}
+
+/* AddressSanitizer sees the end of the work memory. */
 Test(backend_plan, for_more_threads_than_when_it_was_made) {
-    enum { LONG = 300, ROWS = 20 };
     struct rig r;
     up(&r);
-    struct sheaf_context *ctx = sheaf_init((struct sheaf_init_params){.mem_size = 1 << 20});
-    struct sheaf_tensor *x = sheaf_new_tensor_2d(ctx, SHEAF_TYPE_F32, LONG, ROWS);
-    struct sheaf_tensor *y = sheaf_argsort(ctx, x, SHEAF_SORT_ORDER_DESC);
-    struct sheaf_cgraph *graph = sheaf_new_graph_custom(ctx, 8);
+    struct sorting s = new_sorting();
     sheaf_backend_graph_plan_t plan;
-    for (int i = 0; i < LONG * ROWS; i++) ((float *)x->data)[i] = (float)i;
-    OK(sheaf_build_forward_expand(graph, y));
     OK(sheaf_backend_cpu_set_n_threads(r.backend, 1));
-    OK(sheaf_backend_graph_plan_create(r.backend, graph, &plan));
+    OK(sheaf_backend_graph_plan_create(r.backend, s.graph, &plan));
     for (int threads = 1; threads <= 8; threads += 7) {
         OK(sheaf_backend_cpu_set_n_threads(r.backend, threads));
-        memset(y->data, 0, sheaf_nbytes(y));
         OK(sheaf_backend_graph_plan_compute(r.backend, plan));
-        for (int i = 0; i < LONG * ROWS; i++)
-            cr_assert_eq(((int32_t *)y->data)[i], LONG - 1 - i % LONG, "%d threads", threads);
+        expect_sorted(&s);
     }
     sheaf_backend_graph_plan_free(r.backend, plan);
-    sheaf_free(ctx);
+    sheaf_free(s.ctx);
+    down(&r);
+}
+
+/* A backend that got no more work memory has none, and gets some for the next graph. */
+Test(backend, work_memory_that_is_refused) {
+    if (SANITIZED) cr_skip("a sanitizer has allocations of its own, which cannot be made to fail");
+    struct rig r;
+    up(&r);
+    struct sorting s = new_sorting();
+    for (int threads = 1; threads <= 2; threads++) {
+        OK(sheaf_backend_cpu_set_n_threads(r.backend, threads));
+        failing = 1;
+        counts_allocations = true;
+        const enum sheaf_status status = sheaf_backend_graph_compute(r.backend, s.graph);
+        counts_allocations = false;
+        cr_assert_eq(status, SHEAF_STATUS_ALLOC_FAILED);
+        cr_expect(strstr(sheaf_last_error(), "bytes of work"), "%s", sheaf_last_error());
+        OK(sheaf_backend_cpu_set_n_threads(r.backend, 1));
+        OK(sheaf_backend_graph_compute(r.backend, s.graph));
+        expect_sorted(&s);
+    }
+    sheaf_free(s.ctx);
     down(&r);
 }
 
