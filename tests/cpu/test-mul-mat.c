@@ -910,6 +910,7 @@ static void check_mul_mat(void) {
         struct sheaf_tensor *a = new_random(ctx, type, k, 19, 2, 3);
         struct sheaf_tensor *b = new_random(ctx, SHEAF_TYPE_F32, k, 3, 6, 6);
         check(sheaf_mul_mat(ctx, a, b), "broadcast");
+        check(sheaf_mul_mat(ctx, a, new_random(ctx, SHEAF_TYPE_F32, k, 1, 2, 3)), "a column each");
         /* rows of a permuted: [k, g, m] seen as [k, m, g], as a K cache is */
         a = sheaf_permute(ctx, new_random(ctx, type, k, 2, 19, 1), 0, 2, 1, 3);
         check(sheaf_mul_mat(
