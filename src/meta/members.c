@@ -87,9 +87,18 @@ void *sheaf__meta_member_thread(void *arg) {
     }
 }
 
+/* Between runs: no member is in a collective. */
+static void capture_graphs(struct meta_backend *b, bool now) {
+    for (int m = 0; m < b->dev->n_local; m++) {
+        const struct meta_member *me = &b->members[m];
+        if (me->capture) me->capture(me->device_backend, now);
+    }
+}
+
 enum sheaf_status sheaf__meta_run_program(struct meta_backend *b, struct meta_program *p) {
     const int n = b->dev->n_local;
     b->program = p;
+    capture_graphs(b, false); /* others may have computed here since, on graphs that are gone */
     if (n > 1) {
         atomic_store(&b->n_running, n - 1);
         pthread_mutex_lock(&b->lock);
@@ -111,9 +120,6 @@ enum sheaf_status sheaf__meta_run_program(struct meta_backend *b, struct meta_pr
             (!failed || (failed->status == SHEAF_STATUS_PEER && me->status != SHEAF_STATUS_PEER)))
             failed = me;
     }
-    for (int m = 0; m < n; m++) {
-        const struct meta_member *me = &b->members[m];
-        if (me->capture) me->capture(me->device_backend, !failed);
-    }
+    capture_graphs(b, !failed);
     return failed ? sheaf_set_error(failed->status, "%s", failed->error) : SHEAF_STATUS_SUCCESS;
 }
