@@ -20,6 +20,7 @@ enum layout {
 
 enum fill {
     FILL_VALUES,   /* -1 to 1 */
+    FILL_UNIT,     /* rows of about length 1 */
     FILL_POSITIVE, /* 0.5 to 1.5 */
     FILL_MASK,     /* -inf here and there, never in column 0 */
     FILL_INDEX,    /* 0 to limit - 1 */

@@ -668,7 +668,8 @@ static T *build_ssm_scan(C *ctx, const struct op_case *c, T **x) {
     return sheaf_ssm_scan(ctx, x[0], x[1], x[2], x[3], x[4], x[5], x[6], c->i[0]);
 }
 
-/* i, g, r, t, s, kept, size of the gate */
+/* i, g, r, t, s, kept, size of the gate. Queries and keys have length 1 in models; with long keys a
+ * state grows with each token, and with it the errors. */
 static void gen_delta_net(struct op_list *l, const struct op_family *f) {
     static const int64_t size[][7] = {{16, 2, 2, 1, 1, 1, 1},   {16, 2, 3, 5, 2, 1, 16},
                                       {5, 4, 1, 3, 2, 2, 1},    {40, 1, 4, 2, 1, 4, 40},
@@ -679,6 +680,7 @@ static void gen_delta_net(struct op_list *l, const struct op_family *f) {
                                  {z[0], h, z[3], z[4]},    {z[6], h, z[3], z[4]},
                                  {1, h, z[3], z[4]},       {z[0], z[0], h, z[4]}};
         struct op_case *c = state_case(l, f, 6, ne, i == 1 ? 2 : -1, z[0] == 128);
+        c->in[0].fill = c->in[1].fill = FILL_UNIT;
         c->i[0] = (int)z[5];
     }
 }

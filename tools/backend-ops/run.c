@@ -77,6 +77,9 @@ static void make_values(const struct operand *o, uint64_t seed, float *v, int64_
         case FILL_VALUES:
             v[i] = 2 * u - 1;
             break;
+        case FILL_UNIT:
+            v[i] = (2 * u - 1) * sqrtf(3 / (float)ne0);
+            break;
         case FILL_POSITIVE:
             v[i] = 0.5f + u;
             break;
