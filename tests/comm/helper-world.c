@@ -490,7 +490,7 @@ static bool language(void) {
     if (sheaf_trace_write(getenv("TRACE"))) return wrong("trace_write");
     sheaf__record_begin(1, 0, 2, 3, 4, "sum", 5);
     sheaf__record_end(1500, 2500);
-    if (sheaf_world_barrier("gate")) return wrong("barrier");
+    if (sheaf_world_barrier("gate")) return false; /* rank 0 may be at the end already */
     sheaf_world_abort("the end");
     return false;
 }

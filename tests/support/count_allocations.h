@@ -8,8 +8,8 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-static atomic_bool counts_allocations;
-static atomic_long n_allocations; /* while that was set */
+static atomic_bool counts_allocations __attribute__((unused));
+static atomic_long n_allocations __attribute__((unused)); /* while that was set */
 /* While it is set, the allocation of this number from now fails; 0: none. */
 static atomic_long failing __attribute__((unused));
 
