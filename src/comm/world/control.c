@@ -207,17 +207,14 @@ static enum sheaf_phase limit_of(enum sheaf_phase outer) {
                                                                      : outer;
 }
 
-static enum sheaf_status round_trip(const struct exchange *e, bool payloads, uint64_t start,
-                                    struct sheaf__absence *away, enum sheaf_phase outer) {
-    int code;
-    sheaf__mpi_lock();
-    const int n = post(e, payloads, &code);
-    sheaf__mpi_unlock();
-    if (code) return sheaf__mpi_check(code, e->what);
+/* Requests of the exchange with these peers. */
+static enum sheaf_status await(const struct exchange *e, MPI_Request *requests, const int *peers,
+                               int n, uint64_t start, struct sheaf__absence *away,
+                               enum sheaf_phase outer) {
     const struct sheaf__mpi_wait wait = {
-        .requests = control.requests,
+        .requests = requests,
         .statuses = control.statuses,
-        .peers = control.peers,
+        .peers = peers,
         .n = n,
         .start = start,
         .deadline = start + sheaf__world()->limit_ns[limit_of(outer)],
@@ -230,21 +227,21 @@ static enum sheaf_status round_trip(const struct exchange *e, bool payloads, uin
     return sheaf__mpi_wait_all(&wait);
 }
 
-static enum sheaf_status await_call(struct call *c, const struct exchange *e) {
+static enum sheaf_status round_trip(const struct exchange *e, bool payloads, uint64_t start,
+                                    struct sheaf__absence *away, enum sheaf_phase outer) {
+    int code;
+    sheaf__mpi_lock();
+    const int n = post(e, payloads, &code);
+    sheaf__mpi_unlock();
+    if (code) return sheaf__mpi_check(code, e->what);
+    return await(e, control.requests, control.peers, n, start, away, outer);
+}
+
+static enum sheaf_status await_call(struct call *c, const struct exchange *e,
+                                    enum sheaf_phase outer) {
     const uint64_t start = sheaf__time_ns();
     struct sheaf__absence away = {.looked = start};
-    const struct sheaf__mpi_wait wait = {
-        .requests = c->requests,
-        .statuses = control.statuses,
-        .peers = control.others,
-        .n = c->n,
-        .start = start,
-        .away = &away,
-        .describe = describe,
-        .user = e,
-        .unlimited = true,
-    };
-    const enum sheaf_status st = sheaf__mpi_wait_all(&wait);
+    const enum sheaf_status st = await(e, c->requests, control.others, c->n, start, &away, outer);
     if (!st) c->n = 0;
     return st;
 }
@@ -253,7 +250,7 @@ static enum sheaf_status await_call(struct call *c, const struct exchange *e) {
 static enum sheaf_status send_call(const struct exchange *e) {
     struct call *c = &control.calls[control.n_calls++ % CALLS];
     const size_t bytes = HEADER_BYTES + e->send_size;
-    const enum sheaf_status st = await_call(c, e);
+    const enum sheaf_status st = await_call(c, e, SHEAF_PHASE_IDLE);
     if (st) return st;
     int code = MPI_SUCCESS, done = 0;
     memcpy(c->frame, control.out, bytes);
@@ -272,7 +269,8 @@ static enum sheaf_status send_call(const struct exchange *e) {
 enum sheaf_status sheaf__control_settle(void) {
     const struct exchange e = {.kind = BROADCAST, .what = "the last calls"};
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    for (size_t i = 0; i < CALLS && !st; i++) st = await_call(&control.calls[i], &e);
+    for (size_t i = 0; i < CALLS && !st; i++)
+        st = await_call(&control.calls[i], &e, SHEAF_PHASE_FINALIZE);
     return st;
 }
 
