@@ -201,15 +201,15 @@ struct wait {
 
 static enum sheaf_status wait_task(void *argument) {
     const struct wait *w = argument;
-    return gg_later_wait(w->device, w->run);
+    return gg_later_wait_device(w->device, w->run);
 }
 
 uint64_t gg_driver_last_run(size_t device) { return gg_driver.pending[device].asked; }
 
 void gg_driver_wait(size_t device, uint64_t run) {
     struct wait w = {device, run};
-    if (gg_driver.pending[device].fetched < run && gg_calls_are_open())
-        gg_failure_note(gg_call(wait_task, &w));
+    const bool waits = gg_driver.pending[device].fetched < run || gg_has_later(device);
+    if (waits && gg_calls_are_open()) gg_failure_note(gg_call(wait_task, &w));
 }
 
 /* ---- graphs ---- */

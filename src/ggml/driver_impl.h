@@ -80,6 +80,10 @@ struct gg_driver {
 };
 extern struct gg_driver gg_driver;
 
+static inline enum sheaf_status gg_no_memory(void) {
+    return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "graph: out of memory");
+}
+
 /* Sends a command to all ranks and executes it here (gg_engine_do), after the results that it may
  * need have been fetched. */
 enum sheaf_status gg_send(struct gg_command *command, const void *payload, void *result);
@@ -106,9 +110,10 @@ enum sheaf_status gg_fetch(size_t device);
 /* ---- later.c: what waits for the run of another device ---- */
 
 bool gg_has_later(size_t device);
-/* The bytes of a result of device `from`, whose last run was not fetched, go to `to` in a buffer of
- * the device, before what is asked of that device from now on. */
-enum sheaf_status gg_later_copy(size_t device, void *to, size_t from, const void *src, size_t n);
+/* The bytes of a result of device `from` go to `to` in a buffer of the device when they are there,
+ * before what is asked of that device from now on. False: nothing was done, since they are there, or
+ * there is no memory to keep them. */
+bool gg_later_copy(size_t device, void *to, size_t from, const void *src, size_t n);
 /* Behind what waits for the device. */
 enum sheaf_status gg_later_run(const struct gg_sent_program *p, const struct gg_recent *r);
 /* The device's last run was fetched. */
@@ -117,7 +122,9 @@ void gg_later_fetched(size_t device);
 void gg_later_turn(void);
 /* Waits until this run of the device, and all before it, are fetched. */
 enum sheaf_status gg_later_wait(size_t device, uint64_t run);
-/* The same for all devices. */
+/* The same, and, if the run is the last, until the copies behind it are made. */
+enum sheaf_status gg_later_wait_device(size_t device, uint64_t run);
+/* All that was asked of all devices; inside of a run that waited, what has begun. */
 enum sheaf_status gg_later_wait_all(void);
 void gg_later_forget(void);
 

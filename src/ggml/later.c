@@ -31,9 +31,11 @@ struct later {
 
 static struct queue {
     struct later *first, *last;
-    size_t n;
-    bool is_busy; /* its first is under way */
+    _Atomic size_t n; /* read outside of calls, too */
+    bool is_busy;     /* its first is under way */
 } queues[GG_MAX_GROUPS];
+
+static enum sheaf_status wait_for(size_t device);
 
 bool gg_has_later(size_t device) { return queues[device].n > 0; }
 
@@ -65,31 +67,29 @@ void gg_later_forget(void) {
         while (gg_has_later(i)) remove_first(i);
 }
 
-static enum sheaf_status no_memory(void) {
-    return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "graph: out of memory");
-}
-
-enum sheaf_status gg_later_copy(size_t device, void *to, size_t from, const void *src, size_t n) {
-    if (queues[device].n >= MOST)
-        gg_failure_note(gg_later_wait(device, gg_driver.pending[device].asked));
+bool gg_later_copy(size_t device, void *to, size_t from, const void *src, size_t n) {
+    const struct gg_pending *left = &gg_driver.pending[from];
+    if (queues[device].n >= MOST) /* the wait may be one for these bytes */
+        gg_failure_note(wait_for(device));
+    if (left->fetched == left->asked) return false;
     struct later *x = calloc(1, sizeof *x);
     if (x) x->bytes = malloc(n);
     if (!x || !x->bytes) {
         free(x);
-        return no_memory();
+        return false;
     }
     x->from = from;
     x->n = n;
-    x->run = gg_driver.pending[from].asked;
+    x->run = left->asked;
     x->src = src;
     x->to = to;
     put(device, x);
-    return SHEAF_STATUS_SUCCESS;
+    return true;
 }
 
 enum sheaf_status gg_later_run(const struct gg_sent_program *p, const struct gg_recent *r) {
     struct later *x = calloc(1, sizeof *x);
-    if (!x) return no_memory();
+    if (!x) return gg_no_memory();
     const enum sheaf_status st = gg_places_of(r, &x->places);
     if (st) {
         free_later(x);
@@ -181,9 +181,32 @@ enum sheaf_status gg_later_wait(size_t device, uint64_t run) {
     return first;
 }
 
+/* All that was asked of the device; copies have no number. */
+static enum sheaf_status wait_for(size_t device) {
+    enum sheaf_status first = gg_later_wait(device, gg_driver.pending[device].asked);
+    while (gg_has_later(device) && !sheaf_world_failed()) {
+        const enum sheaf_status st = do_first(device);
+        if (!first) first = st;
+    }
+    return first;
+}
+
+enum sheaf_status gg_later_wait_device(size_t device, uint64_t run) {
+    return run < gg_driver.pending[device].asked ? gg_later_wait(device, run) : wait_for(device);
+}
+
+/* Does a run that waited begin now? */
+static bool is_inside(void) {
+    for (size_t i = 0; i < GG_MAX_GROUPS; i++)
+        if (queues[i].is_busy) return true;
+    return false;
+}
+
+/* A run that waited comes before what is in the queues behind it: only what has begun is in its way. */
 enum sheaf_status gg_later_wait_all(void) {
+    const bool inside = is_inside();
     for (size_t i = 0; i < gg_engine_n_devices(gg_driver.engine); i++) {
-        const enum sheaf_status st = gg_later_wait(i, gg_driver.pending[i].asked);
+        const enum sheaf_status st = inside ? gg_fetch(i) : wait_for(i);
         if (st && sheaf_world_failed()) return st;
         gg_failure_note(st); /* of that run, not of the command behind it */
     }

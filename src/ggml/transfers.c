@@ -277,9 +277,7 @@ struct copy {
 
 static enum sheaf_status copy_task(void *argument) {
     struct copy *c = argument;
-    const struct gg_pending *left = &gg_driver.pending[c->from];
-    c->is_later = left->fetched != left->asked &&
-                  !gg_later_copy(c->device, c->dst->data, c->from, c->src->data, c->bytes);
+    c->is_later = gg_later_copy(c->device, c->dst->data, c->from, c->src->data, c->bytes);
     return SHEAF_STATUS_SUCCESS;
 }
 

@@ -669,6 +669,68 @@ static int send_batches(const struct on *o, const struct link *links, size_t fir
     return later;
 }
 
+/* Copies alone: more than a queue holds, of one run, to tensors that are read with no run behind. */
+static void check_many_copies(struct on *o) {
+    enum { COPIES = 40 };
+    float h[N * M];
+    struct gg_tensor *to[COPIES];
+    size_t at = 0;
+    use(&o[2]);
+    struct gg_buffer *b = alloc(1 << 17);
+    typedef void (*usage_fn)(struct gg_buffer *, int);
+    CALL(usage_fn, "ggml_backend_buffer_set_usage")(b, GG_USAGE_COMPUTE);
+    for (int i = 0; i < COPIES; i++) {
+        to[i] = tensor(o[2].m.ctx, N, M, "SHEAF#h#0");
+        put_at(b, to[i], &at);
+    }
+    use(&o[1]);
+    set(o[1].m.w, o[1].m.values, 0, sizeof h);
+    set(o[1].m.x, o[1].m.values, 0, sizeof h);
+    expect(start(graph_of(o[1].m.ctx, o[1].m.out, 0)) == GG_STATUS_SUCCESS, "a run to copy from");
+    for (int i = 0; i < COPIES; i++) {
+        if (backend->iface.cpy_tensor_async(backend, o[2].backend, o[1].m.out, to[i])) continue;
+        get(o[1].m.out, h, sizeof h);
+        set(to[i], h, 0, sizeof h);
+    }
+    for (int i = 0; i < COPIES; i++) {
+        int wrong = 0;
+        get(to[i], h, sizeof h);
+        for (int k = 0; k < N * M; k++) wrong += h[k] != 6 * o[1].m.values[k];
+        expect(!wrong, "one of many copies");
+    }
+    b->iface.free_buffer(b);
+}
+
+/* A run that waits, and whose view of a cache begins elsewhere than in its last run. */
+static void check_moved_view_later(struct on *o) {
+    float got[N];
+    struct gg_tensor *from = o[1].m.out;
+    use(&o[2]);
+    struct model *m = &o[2].m;
+    set(m->w, m->values, 0, sizeof m->values);
+    for (int row = 0; row < M; row++) {
+        size_t at = 12288;
+        int wrong = 0;
+        struct gg_tensor *part = view(m->ctx, m->w, N, sizeof(float) * N * (size_t)row);
+        part->data = (char *)m->w->data + part->view_offs;
+        part->buffer = m->w->buffer;
+        struct gg_tensor *t = add(m->ctx, part, view(m->ctx, m->x, N, 0));
+        t->src[1]->data = m->x->data;
+        t->src[1]->buffer = m->x->buffer;
+        put_at(m->work, t, &at);
+        use(&o[1]);
+        expect(start(graph_of(o[1].m.ctx, from, 0)) == GG_STATUS_SUCCESS, "a run before a view");
+        expect(backend->iface.cpy_tensor_async(backend, o[2].backend, from, m->x),
+               "a copy before a view");
+        use(&o[2]);
+        expect(start(graph_of(m->ctx, t, 0)) == GG_STATUS_SUCCESS, "a run whose view moves");
+        get(t, got, sizeof got);
+        for (int k = 0; k < N; k++)
+            wrong += got[k] != m->values[row * N + k] + 6 * o[1].m.values[k];
+        expect(!wrong, "the result of a run whose view moves");
+    }
+}
+
 /* With a device that rank 0 computes for, and, if there are others enough, without. */
 static void check_chain(struct on *o) {
     static struct link links[MAX_DEVICES];
@@ -677,6 +739,8 @@ static void check_chain(struct on *o) {
     if (n_devices > 2) {
         expect(later > BATCHES / 2, "copies that wait for a run");
         expect(send_batches(o, links, 1) > BATCHES / 2, "the same without rank 0");
+        check_many_copies(o);
+        check_moved_view_later(o);
     }
     for (size_t i = 0; i < n_devices; i++) {
         use(&o[i]);
