@@ -29,8 +29,7 @@ struct version {
     const char *mount;
     void (*limit_by)(const struct version *v, const char *folder, struct sheaf__cgroup_limits *l);
     const char *limit;
-    const char *
-        other; /* the memory in use, or the period in which processors may take as much time as the limit */
+    const char *other;     /* the memory in use, or the period that a limit of time is for */
     const char *cached[2]; /* keys of memory.stat: page cache of files */
 };
 
