@@ -372,17 +372,23 @@ Test(ggml_plugin, a_rank_without_a_device) {
     shows("SHEAF1: 1 member on 1 host\n");
     shows("\nok\n");
 }
+/* Rank 1 has a device that stands for one of ggml's; `others` have CPUs. */
+static void have_fake_device(const char *others, const char *groups) {
+    char devices[64];
+    snprintf(devices, sizeof devices, "CPU0@0,ggml:FAKE0@1%s", others);
+    setenv("SHEAF_GGML_LIB", SHEAF_BUILD_DIR "/lib/libfake-device-3.so", 1);
+    setenv("SHEAF_DEVICES", devices, 1);
+    setenv("SHEAF_GROUPS", groups, 1);
+}
 /* The fake device has no copies. */
 Test(ggml_plugin, a_device_of_another_rank_that_copies_nothing) {
-    setenv("SHEAF_GGML_LIB", SHEAF_BUILD_DIR "/lib/libfake-device-3.so", 1);
-    setenv("SHEAF_DEVICES", "CPU0@0,ggml:FAKE0@1", 1);
+    have_fake_device("", "all");
     cr_expect_eq(ranks(2, "fake-ggml-3", 3, "copies-not"), 0, "%s", out);
     shows("\nok\n");
 }
 /* Known at once, and where rank 0 has no part in the graph when its device is waited for. */
 Test(ggml_plugin, a_fault_on_one_rank) {
-    setenv("SHEAF_GGML_LIB", SHEAF_BUILD_DIR "/lib/libfake-device-3.so", 1);
-    setenv("SHEAF_DEVICES", "CPU0@0,ggml:FAKE0@1", 1);
+    have_fake_device("", "all");
     for (int groups = 0; groups < 2; groups++) {
         if (groups) setenv("SHEAF_GROUPS", "0,1", 1);
         cr_expect_eq(ranks(2, "fake-ggml-3", 3, "fault"), 0, "%s", out);
@@ -393,9 +399,7 @@ Test(ggml_plugin, a_fault_on_one_rank) {
     }
 }
 Test(ggml_plugin, a_fault_for_which_another_group_waits) {
-    setenv("SHEAF_GGML_LIB", SHEAF_BUILD_DIR "/lib/libfake-device-3.so", 1);
-    setenv("SHEAF_DEVICES", "CPU0@0,ggml:FAKE0@1,CPU0@2", 1);
-    setenv("SHEAF_GROUPS", "0,1,2", 1);
+    have_fake_device(",CPU0@2", "0,1,2");
     cr_expect_eq(ranks(3, "fake-ggml-3", 3, "fault-in-chain"), 0, "%s", out);
     shows("ggml:FAKE0: computing the graph of");
     shows("\nok\n");
@@ -408,8 +412,7 @@ Test(ggml_plugin, memory_that_a_second_model_takes) {
     close(fd);
     snprintf(how, sizeof how, "file:%s", path);
     setenv("SHEAF_GGML_SPLIT", how, 1);
-    setenv("SHEAF_GGML_LIB", SHEAF_BUILD_DIR "/lib/libfake-device-3.so", 1);
-    setenv("SHEAF_DEVICES", "CPU0@0,ggml:FAKE0@1", 1);
+    have_fake_device("", "all");
     setenv("SHEAF_SPLIT", "0,1", 1);
     cr_expect_eq(ranks(2, "fake-ggml-3", 3, "room"), 0, "%s", out);
     shows("\nok\n");
@@ -421,9 +424,7 @@ Test(ggml_plugin, memory_that_a_second_model_takes) {
 }
 /* Rank 0 waits for the results of another group as long as it takes. */
 Test(ggml_plugin, a_slow_group) {
-    setenv("SHEAF_GGML_LIB", SHEAF_BUILD_DIR "/lib/libfake-device-3.so", 1);
-    setenv("SHEAF_DEVICES", "CPU0@0,ggml:FAKE0@1", 1);
-    setenv("SHEAF_GROUPS", "0,1", 1);
+    have_fake_device("", "0,1");
     setenv("SHEAF_TIMEOUT_COLLECTIVE_MS", "1000", 1);
     cr_expect_eq(ranks(2, "fake-ggml-3", 3, "slow"), 0, "%s", out);
     shows("\nok\n");
@@ -434,18 +435,14 @@ Test(ggml_plugin, groups_compute_at_the_same_time) {
     close(mkstemp(path));
     unlink(path);
     setenv("SHEAF_TEST_WAITS_FOR", path, 1);
-    setenv("SHEAF_GGML_LIB", SHEAF_BUILD_DIR "/lib/libfake-device-3.so", 1);
-    setenv("SHEAF_DEVICES", "CPU0@0,ggml:FAKE0@1", 1);
-    setenv("SHEAF_GROUPS", "0,1", 1);
+    have_fake_device("", "0,1");
     cr_expect_eq(ranks(2, "fake-ggml-3", 3, "beside"), 0, "%s", out);
     shows("\nok\n");
     unlink(path);
 }
 /* The limit of a span holds for the device's queue, too. */
 Test(ggml_plugin, a_queue_that_does_not_end) {
-    setenv("SHEAF_GGML_LIB", SHEAF_BUILD_DIR "/lib/libfake-device-3.so", 1);
-    setenv("SHEAF_DEVICES", "CPU0@0,ggml:FAKE0@1", 1);
-    setenv("SHEAF_GROUPS", "0,1", 1);
+    have_fake_device("", "0,1");
     setenv("SHEAF_TIMEOUT_COMPUTE_MS", "1000", 1);
     cr_expect_neq(ranks(2, "fake-ggml-3", 3, "queue"), 0, "%s", out);
     shows("rank 1");
