@@ -88,7 +88,7 @@ sheaf_backend_buffer_t sheaf_backend_buffer_init(sheaf_backend_buffer_type_t buf
 /* Bits of tensor->flags that the library sets for devices. A bit has one meaning: 0 to 15 are those
  * of enum sheaf_tensor_flag, 16, 17, 22 and 24 the meta device's own (src/meta/meta_impl.h), 19 is
  * SHEAF__TENSOR_INTERNAL (src/backend/optional.h), 21 SHEAF_BACKEND_META_TENSOR_MOVES
- * (sheaf/meta.h). */
+ * (sheaf/meta.h), 25 SHEAF__TENSOR_PRIVATE (src/backend/optional.h). */
 enum sheaf_backend_tensor_flag {
     /* Of a node whose result a later graph reads; the scheduler sets it for backends with
      * release_tensor. */

@@ -4,8 +4,9 @@
  * Environment: SHEAF_CPU_DEVICES (devices per domain), SHEAF_CPU_THREADS (threads per device, at
  * most its cores unless the cores are shared), SHEAF_CPU_ISA (portable | avx2 | avxvnni |
  * avx512 | avx512vbmi | avx512bf16 | amx: the kernels to be used), SHEAF_CPU_ACTIVATIONS (f32 |
- * bf16 | q8), SHEAF_CPU_PROFILE (1: a backend prints the time of each op to standard error when it
- * is freed). When several ranks of one host share a binding, each takes its share of the cores. A
+ * bf16 | q8), SHEAF_CPU_REPACK (0: quantized weights of a meta device stay in memory as they were
+ * written; results are the same), SHEAF_CPU_PROFILE (1: a backend prints the time of each op to
+ * standard error when it is freed). When several ranks of one host share a binding, each takes its share of the cores. A
  * bad value is an error that names the variable.
  *
  * Kernels for an instruction set are a module libsheaf-cpu-ISA.so, found where sheaf/module.h says.

@@ -7,7 +7,10 @@
 
 #include <stdbool.h>
 
+#include "sheaf/status.h"
+
 struct sheaf_backend;
+struct sheaf_tensor;
 
 #define SHEAF__SUM_PROC     "sheaf_sum_1"     /* sheaf__sum_fn: backend/sum.h */
 #define SHEAF__DEVCOMM_PROC "sheaf_devcomm_2" /* struct sheaf__devcomm_i: backend/devcomm.h */
@@ -31,8 +34,19 @@ struct sheaf_backend;
 #define SHEAF__CAPTURE_PROC "sheaf_capture_1"
 typedef void sheaf__capture_fn(struct sheaf_backend *backend, bool now);
 
-/* A flag of a node that nothing outside of its graph reads: a device may compute it together with
- * the node that does, and leave its memory as it was. */
-enum { SHEAF__TENSOR_INTERNAL = 1 << 19 };
+/* sheaf__as_written_fn: the memory of a tensor of the device (SHEAF__TENSOR_PRIVATE), which may be a view, is read or
+ * written directly from now on: its bytes are to lie there as they were written. All work of the device's queues on
+ * it has ended. */
+#define SHEAF__AS_WRITTEN_PROC "sheaf_as_written_1"
+typedef enum sheaf_status sheaf__as_written_fn(const struct sheaf_tensor *tensor);
+
+enum {
+    /* A flag of a node that nothing outside of its graph reads: a device may compute it together with
+     * the node that does, and leave its memory as it was. */
+    SHEAF__TENSOR_INTERNAL = 1 << 19,
+    /* Of a weight or cache that is reached through its device alone, by nodes and by the functions of its buffer, or
+     * after SHEAF__AS_WRITTEN_PROC: meanwhile the device may keep it in another order. */
+    SHEAF__TENSOR_PRIVATE = 1 << 25,
+};
 
 #endif

@@ -103,6 +103,9 @@ static const struct setting settings[] = {
                                     .help = "What CPU products round activations to; bf16 (BF16 "
                                             "and F16 weights; with AMX all) and q8 (--fast) are "
                                             "faster and lose precision."},
+    [SHEAF__SET_CPU_REPACK] = {"SHEAF_CPU_REPACK", INTEGER(0, 1), .default_value = "1",
+                               .help = "0: quantized weights stay in memory as the file has them, "
+                                       "also where another order is faster; results are the same."},
     [SHEAF__SET_CUDA_DEVICES] = {"SHEAF_CUDA_DEVICES", INTEGER(1, 16),
                                  .default_value = "one a GPU of this rank",
                                  .help = "Lists so many CUDA devices, GPUs more than once if there "

@@ -192,6 +192,7 @@ enum sheaf_status sheaf__meta_backend_new(struct meta_device *dev, sheaf_backend
         st = sheaf_backend_dev_init(device, NULL, &me->device_backend);
         if (st) break;
         me->staged = !sheaf_backend_buft_is_host(sheaf_backend_dev_buffer_type(device));
+        sheaf__dev_find_proc(device, SHEAF__AS_WRITTEN_PROC, &me->as_written);
         me->galloc = sheaf_gallocr_new(
             sheaf__meta_shared_buft(&me->shared, dev->comm, dev->local[m], device));
         if (!me->galloc) st = SHEAF_STATUS_ALLOC_FAILED;

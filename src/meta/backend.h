@@ -29,6 +29,8 @@ struct meta_member { /* a local one */
     sheaf_gallocr_t galloc;
     /* called between runs; NULL: its device captures nothing, or may while members run */
     sheaf__capture_fn *capture;
+    /* of its device; NULL: it leaves all tensors as they were written */
+    sheaf__as_written_fn *as_written;
     bool staged; /* its memory is not the host's: spans and transfers go through its queue */
     struct meta_staging in, out;
     uint64_t compute_ns, n_started;

@@ -125,6 +125,7 @@ static enum sheaf_status place_tensors(sheaf_backend_buffer_t buffer, struct she
         const enum sheaf_status st = sheaf__meta_ask_state(mb->dev, tensors[i], set);
         if (st) return st;
         sheaf__meta_shape_slices(mb->dev, set, set->state, tensors[i]);
+        sheaf__meta_own_slices(mb->dev, set);
         tensors[i]->buffer = buffer;
         tensors[i]->data = addr;
         tensors[i]->extra = &set->record;

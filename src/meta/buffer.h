@@ -35,6 +35,8 @@ enum sheaf_status sheaf__meta_ask_state(struct meta_device *dev, const struct sh
 /* Shapes set->tensors as the slices of `t` under `state`; no memory yet. */
 void sheaf__meta_shape_slices(const struct meta_device *dev, struct slice_set *set,
                               const struct sheaf_split_state *state, const struct sheaf_tensor *t);
+/* Weights and caches, which only this library reaches: devices may keep them in an order of their own. */
+void sheaf__meta_own_slices(const struct meta_device *dev, struct slice_set *set);
 sheaf_backend_buffer_type_t sheaf__meta_member_buft(const struct meta_device *dev, int local);
 /* Gives the tensor its slices, with memory of their own. */
 enum sheaf_status sheaf__meta_init_tensor(sheaf_backend_buffer_t buffer, struct sheaf_tensor *t);

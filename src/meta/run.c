@@ -104,7 +104,21 @@ static enum sheaf_status make_collective(struct meta_member *me, struct meta_ins
     return st ? st : write_back(me, instr->out, out);
 }
 
+/* Of a weight or cache: the memory that an instruction reads or writes past the device. */
+static enum sheaf_status as_written(struct meta_member *me, const struct sheaf_tensor *t) {
+    const bool may_differ =
+        t && me->as_written && sheaf__memory_owner(t)->flags & SHEAF__TENSOR_PRIVATE;
+    return may_differ ? me->as_written(t) : SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status both_as_written(struct meta_member *me, const struct meta_instr *instr) {
+    const enum sheaf_status st = as_written(me, instr->in);
+    return st ? st : as_written(me, instr->out);
+}
+
 static enum sheaf_status run_collective(struct meta_member *me, struct meta_instr *instr) {
+    const enum sheaf_status st = both_as_written(me, instr);
+    if (st) return st;
     instr->ticket = 0;
     if (instr->started && !me->backend->check) /* check mode looks at the result at once */
         return start_collective(me, instr);
@@ -121,7 +135,8 @@ static enum sheaf_status run_zero(struct meta_member *me, const struct meta_inst
 /* Another device would have it in its queue: here the host waits for the value. */
 static enum sheaf_status run_copy(struct meta_member *me, const struct meta_instr *instr) {
     void *in = NULL, *out = NULL;
-    enum sheaf_status st = host_copy(me, instr->in, &me->in, &in);
+    enum sheaf_status st = both_as_written(me, instr);
+    if (!st) st = host_copy(me, instr->in, &me->in, &in);
     if (!st) st = host_target(me, instr->out, &out);
     return st ? st : sheaf__meta_copy(me, instr, in, out);
 }

@@ -5,6 +5,7 @@
  * compute buffer has no memory here: the programs that compute it hold its slices. */
 #include <stdlib.h>
 
+#include "backend/optional.h"
 #include "base/array.h"
 #include "meta/buffer.h"
 #include "tensor/access.h"
@@ -54,6 +55,10 @@ void sheaf__meta_shape_slices(const struct meta_device *dev, struct slice_set *s
         memcpy(s->name, t->name, sizeof s->name);
         set->record.slices[i] = s;
     }
+}
+
+void sheaf__meta_own_slices(const struct meta_device *dev, struct slice_set *set) {
+    for (int i = 0; i < dev->n_local; i++) set->tensors[i].flags |= SHEAF__TENSOR_PRIVATE;
 }
 
 sheaf_backend_buffer_type_t sheaf__meta_member_buft(const struct meta_device *dev, int local) {
@@ -122,6 +127,7 @@ static enum sheaf_status place_static(struct meta_buffer *mb, struct sheaf_tenso
     enum sheaf_status st = sheaf__meta_ask_state(mb->dev, t, set);
     if (st) return st;
     sheaf__meta_shape_slices(mb->dev, set, set->state, t);
+    sheaf__meta_own_slices(mb->dev, set);
     st = alloc_slices(mb->dev, set, SHEAF_BACKEND_BUFFER_USAGE_ANY);
     if (st) return st;
     for (int i = 0; i < mb->dev->n_local; i++) {

@@ -10,6 +10,7 @@
 #include "backend/host_memory.h"
 #include "base/arith.h"
 #include "cpu/device/device.h"
+#include "cpu/matmul/repacked.h"
 
 enum { ALIGNMENT = 64 };
 static const size_t MAP_FROM = (size_t)1 << 20;
@@ -20,6 +21,7 @@ struct memory {
     char *data;
     size_t mapped; /* bytes to unmap; 0: heap */
     bool cleared;  /* once */
+    struct sheaf__cpu_weights weights;
 };
 
 static void release(struct memory *m) {
@@ -28,6 +30,7 @@ static void release(struct memory *m) {
     } else {
         free(m->data);
     }
+    free(m->weights.list);
     free(m);
 }
 
@@ -43,18 +46,72 @@ static enum sheaf_status buffer_clear(sheaf_backend_buffer_t buffer, uint8_t val
     struct memory *m = buffer->context;
     const bool first = !m->cleared && m->mapped && !value;
     m->cleared = true;
+    sheaf__cpu_weights_forget(&m->weights);
+    sheaf__cpu_buffer_set_repacked(buffer, false);
     if (!first || madvise(m->data, m->mapped, MADV_DONTNEED)) memset(m->data, value, buffer->size);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* ---- data of tensors, of which some are repacked ---- */
+
+static const struct sheaf__cpu_weight *repacked_at(sheaf_backend_buffer_t buffer,
+                                                   const struct sheaf_tensor *t, size_t *offset) {
+    const struct memory *m = buffer->context;
+    const struct sheaf__cpu_weight *w = sheaf__cpu_weight_at(&m->weights, t->data);
+    if (w) *offset += (size_t)((char *)t->data - w->data);
+    return w;
+}
+
+static enum sheaf_status memset_tensor(sheaf_backend_buffer_t buffer, struct sheaf_tensor *t,
+                                       uint8_t value, size_t offset, size_t size) {
+    const struct sheaf__cpu_weight *w = repacked_at(buffer, t, &offset);
+    if (!w) return sheaf__host_memset_tensor(buffer, t, value, offset, size);
+    sheaf__cpu_weight_write(w, offset, NULL, value, size);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status set_tensor(sheaf_backend_buffer_t buffer, struct sheaf_tensor *t,
+                                    const void *data, size_t offset, size_t size) {
+    const struct sheaf__cpu_weight *w = repacked_at(buffer, t, &offset);
+    if (!w) return sheaf__host_set_tensor(buffer, t, data, offset, size);
+    sheaf__cpu_weight_write(w, offset, data, 0, size);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status get_tensor(sheaf_backend_buffer_t buffer, const struct sheaf_tensor *t,
+                                    void *data, size_t offset, size_t size) {
+    const struct sheaf__cpu_weight *w = repacked_at(buffer, t, &offset);
+    if (!w) return sheaf__host_get_tensor(buffer, t, data, offset, size);
+    sheaf__cpu_weight_read(w, offset, data, size);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* Other tensors are placed in it. */
+static enum sheaf_status buffer_reset(sheaf_backend_buffer_t buffer) {
+    struct memory *m = buffer->context;
+    m->weights.n = m->weights.n_repacked = 0;
+    sheaf__cpu_buffer_set_repacked(buffer, false);
     return SHEAF_STATUS_SUCCESS;
 }
 
 static const struct sheaf_backend_buffer_i buffer_iface = {
     .free_buffer = buffer_free,
     .get_base = buffer_base,
-    .memset_tensor = sheaf__host_memset_tensor,
-    .set_tensor = sheaf__host_set_tensor,
-    .get_tensor = sheaf__host_get_tensor,
+    .memset_tensor = memset_tensor,
+    .set_tensor = set_tensor,
+    .get_tensor = get_tensor,
     .clear = buffer_clear,
+    .reset = buffer_reset,
 };
+
+struct sheaf__cpu_weights *sheaf__cpu_buffer_weights(sheaf_backend_buffer_t buffer) {
+    return buffer->iface == &buffer_iface ? &((struct memory *)buffer->context)->weights : NULL;
+}
+
+void sheaf__cpu_buffer_set_repacked(sheaf_backend_buffer_t buffer, bool some) {
+    struct sheaf__cpu_memory *memory = buffer->buft->context;
+    buffer->buft = some ? &memory->repacked : &memory->buft;
+}
 
 /* The same on memory of the caller's, which is not freed. */
 static const struct sheaf_backend_buffer_i foreign_iface = {
@@ -119,4 +176,9 @@ const struct sheaf_backend_buffer_type_i sheaf__cpu_buft_iface = {
     .alloc_buffer = buft_alloc,
     .get_alignment = buft_alignment,
     .is_host = buft_is_host,
+};
+const struct sheaf_backend_buffer_type_i sheaf__cpu_repacked_iface = {
+    .get_name = buft_name,
+    .alloc_buffer = buft_alloc,
+    .get_alignment = buft_alignment,
 };

@@ -12,6 +12,7 @@
 #include "backend/registry.h"
 #include "cpu/device/device.h"
 #include "cpu/kernels/kernels.h"
+#include "cpu/matmul/repacked.h"
 
 static struct sheaf_backend_reg reg;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -60,7 +61,7 @@ static bool dev_supports_op(sheaf_backend_dev_t dev, const struct sheaf_tensor *
 
 static bool dev_supports_buft(sheaf_backend_dev_t dev, sheaf_backend_buffer_type_t buft) {
     (void)dev;
-    return sheaf_backend_buft_is_host(buft);
+    return sheaf_backend_buft_is_host(buft) || buft->iface == &sheaf__cpu_repacked_iface;
 }
 
 static const struct sheaf_backend_device_i device_iface = {
@@ -90,6 +91,8 @@ static void list_memories(struct sheaf__cpu_device *d) {
         snprintf(m->name, sizeof m->name, "%s%s%s", d->name, i ? ":" : "", i ? kinds[i].name : "");
         m->buft = (struct sheaf_backend_buffer_type){
             .iface = &sheaf__cpu_buft_iface, .device = &d->base, .context = m};
+        m->repacked = m->buft;
+        m->repacked.iface = &sheaf__cpu_repacked_iface;
     }
 }
 
@@ -151,6 +154,7 @@ static void *reg_proc(sheaf_backend_reg_t r, const char *name) {
     } procs[] = {
         {SHEAF__BIND_THREAD_PROC, (void (*)(void))bind_thread},
         {SHEAF__ROUNDING_PROC, (void (*)(void))sheaf__rounding_name},
+        {SHEAF__AS_WRITTEN_PROC, (void (*)(void))sheaf__cpu_keep_as_written},
         {"sheaf_backend_cpu_get_n_threads", (void (*)(void))sheaf_backend_cpu_get_n_threads},
         {"sheaf_backend_cpu_set_n_threads", (void (*)(void))sheaf_backend_cpu_set_n_threads},
         {"sheaf_backend_cpu_set_abort_callback",

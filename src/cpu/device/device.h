@@ -12,6 +12,8 @@ enum { SHEAF__CPU_MAX_MEMORIES = 4 };
 /* A kind of memory near a device; the context of its buffer type. */
 struct sheaf__cpu_memory {
     struct sheaf_backend_buffer_type buft;
+    struct sheaf_backend_buffer_type
+        repacked; /* of buffers with repacked weights: not the host's to read */
     struct sheaf__cpu_device *device;
     int numa; /* -1: wherever the system puts it */
     char name[32];
@@ -25,7 +27,12 @@ struct sheaf__cpu_device {
     char name[16]; /* "CPU0" */
 };
 
-extern const struct sheaf_backend_buffer_type_i sheaf__cpu_buft_iface;
+extern const struct sheaf_backend_buffer_type_i sheaf__cpu_buft_iface, sheaf__cpu_repacked_iface;
+struct sheaf__cpu_weights;
+/* NULL: not a buffer that the CPU devices have allocated. */
+struct sheaf__cpu_weights *sheaf__cpu_buffer_weights(sheaf_backend_buffer_t buffer);
+/* Its weights are repacked, some of them at least, or none any more. */
+void sheaf__cpu_buffer_set_repacked(sheaf_backend_buffer_t buffer, bool some);
 enum sheaf_status sheaf__cpu_buffer_from_ptr(sheaf_backend_dev_t dev, void *ptr, size_t size,
                                              size_t max_tensor_size, sheaf_backend_buffer_t *out);
 

@@ -19,6 +19,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static const struct sheaf__cpu_kernels *chosen;
 static enum sheaf__rounding rounding;
 static char rounding_name[SHEAF__CHOICE_BYTES];
+static long repacks = 1;
 static char refusal[2048];
 
 static const struct sheaf__module_kind kernel_modules = {.what = "CPU kernels",
@@ -112,9 +113,10 @@ static void choose_kernels(void) {
 static void choose(void) {
     int choice = 0; /* f32, bf16, q8: as the enum has them */
     choose_kernels();
-    if (!sheaf__setting_choice(SHEAF__SET_CPU_ACTIVATIONS, &choice)) {
-        rounding = (enum sheaf__rounding)choice;
-    } else if (chosen) {
+    enum sheaf_status status = sheaf__setting_choice(SHEAF__SET_CPU_ACTIVATIONS, &choice);
+    if (!status) rounding = (enum sheaf__rounding)choice;
+    if (!status) status = sheaf__setting_int(SHEAF__SET_CPU_REPACK, &repacks);
+    if (status && chosen) {
         chosen = NULL;
         snprintf(refusal, sizeof refusal, "%s", sheaf_last_error());
     }
@@ -167,6 +169,11 @@ enum sheaf__rounding sheaf__rounding(void) {
 const char *sheaf__rounding_name(void) {
     pthread_once(&once, choose);
     return rounding_name;
+}
+
+bool sheaf__repacks(void) {
+    pthread_once(&once, choose);
+    return repacks != 0;
 }
 
 size_t sheaf__act_row_size(enum sheaf__act act, int64_t k) {

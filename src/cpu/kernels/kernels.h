@@ -266,6 +266,18 @@ enum sheaf__panels_kind {
     SHEAF__PANELS_KINDS,
 };
 
+/* Quantized weights that only products read may lie in another order ("repacked"): as vectors take them, so that no
+ * instruction moves them. 256 weights of a row are in as many bytes as before, in the same place. */
+struct sheaf__cpu_repacked {
+    /* n weights, a multiple of 256, at w to the order and back; to may be w. NULL: the type is not repacked */
+    void (*repack)(const void *w, void *to, int64_t n);
+    void (*restore)(const void *w, void *to, int64_t n);
+    /* The bits of the functions of the same names, for rows of a multiple of 256; rows_dot_few is NULL where that is */
+    sheaf__rows_dot_fn rows_dot_digits, rows_dot_few, rows_dot_rounded;
+    /* Of panels of a kind that has the type, from this order; NULL: they unpack what is restored */
+    void (*unpack[SHEAF__PANELS_KINDS])(const void *w, void *row, int64_t n);
+};
+
 /* Attention of many queries, a lane each: in memory [..][lanes]. Functions that take a number of
  * lanes in use may compute those beyond it too. The four that are to be multiplied, queries, keys, weights
  * and values, lie as the tiles of a kind take them, in no more space than floats. */
@@ -404,6 +416,8 @@ struct sheaf__cpu_kernels {
     void (*to_digits)(const float *x, struct sheaf__act_digits *y, int64_t n, bool at_end,
                       enum sheaf__digits_order order);
 
+    struct sheaf__cpu_repacked repacked[SHEAF_TYPE_COUNT];
+
     struct sheaf__cpu_attention attention[SHEAF__ATTENTION_KINDS];
     struct sheaf__cpu_attention_q8 attention_q8;
     /* Rows of n elements, `stride` bytes apart, as floats, y_stride apart: a K/V cache's types F32
@@ -468,6 +482,7 @@ struct sheaf__cpu_kernels {
 enum sheaf__rounding { SHEAF__ROUND_NONE, SHEAF__ROUND_BF16, SHEAF__ROUND_Q8 };
 enum sheaf__rounding sheaf__rounding(void);
 const char *sheaf__rounding_name(void); /* of the choice */
+bool sheaf__repacks(void);              /* SHEAF_CPU_REPACK */
 /* Bytes of k activations. */
 size_t sheaf__act_row_size(enum sheaf__act act, int64_t k);
 
@@ -501,7 +516,7 @@ extern enum sheaf__cpu_fetch sheaf__cpu_fetch;
  * The table ISA lies in a file of its own, libsheaf-cpu-ISA.so, that needs nothing of libsheaf and
  * exports two functions (src/cpu/kernels/module.c). Any change to a struct or to a contract of this
  * header raises the version. */
-enum { SHEAF__CPU_KERNELS_VERSION = 33 };
+enum { SHEAF__CPU_KERNELS_VERSION = 34 };
 
 struct sheaf__cpu_kernels_module {
     int version;       /* nothing else is read if it is another */
@@ -514,6 +529,8 @@ void sheaf__cpu_kernels_extend(struct sheaf__cpu_kernels *table);
 
 /* What all tables that extend that of AVX-512 change of it: the rows of x86/vbmi.c. */
 void sheaf__cpu_kernels_use_vbmi(struct sheaf__cpu_kernels *table);
+/* The entries `repacked`, of x86/repacked.c or repacked_avx2.c. */
+void sheaf__cpu_kernels_use_repacked(struct sheaf__cpu_kernels *table);
 /* Rows of SHEAF__PANELS_BF16_SCALED: their units, and what unpacks them. */
 void sheaf__cpu_kernels_scaled_rows(struct sheaf__cpu_panels *panels);
 /* 0 if this CPU lacks what the table was compiled for, else the better the more. Runs anywhere. */

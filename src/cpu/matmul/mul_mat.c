@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "cpu/matmul/mul_mat.h"
+#include "cpu/matmul/repacked.h"
 
 #include "base/arith.h"
 #include "sheaf/tensor.h"
@@ -65,22 +66,23 @@ static struct columns describe_columns(const struct sheaf__cpu_kernels *kern,
     const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
     struct columns c = {
         .b = b, .tile = kern->tile_cols, .act = SHEAF__ACT_F32, .k = b->ne[0], .data = work};
+    const struct sheaf__cpu_repacked *repacked = sheaf__cpu_repacked(a);
     c.rows_dot = kern->rows_dot[a->type];
     if (!c.rows_dot) c.rows_dot = sheaf__cpu_kernels_portable.rows_dot[a->type];
     if (kern->rows_dot_digits[a->type]) {
         c.act = SHEAF__ACT_DIGITS;
-        c.rows_dot = kern->rows_dot_digits[a->type];
+        c.rows_dot = repacked ? repacked->rows_dot_digits : kern->rows_dot_digits[a->type];
     }
     c.n = b->ne[1] * b->ne[2] * b->ne[3];
     c.order = kern->digits_order[a->type];
     if (sheaf__mul_mat_rounds_rows(kern, dst)) {
-        c.rows_dot = kern->rows_dot_rounded[a->type];
+        c.rows_dot = repacked ? repacked->rows_dot_rounded : kern->rows_dot_rounded[a->type];
         c.act = sheaf_is_quantized(a->type) ? SHEAF__ACT_BYTES : SHEAF__ACT_BF16;
         c.order = sheaf__bytes_order(c.order);
         if (c.act == SHEAF__ACT_BF16) c.tile = kern->bf16_cols;
     } else if (most > 1 && kern->rows_dot_few[a->type]) {
         c.act = SHEAF__ACT_WORDS;
-        c.rows_dot = kern->rows_dot_few[a->type];
+        c.rows_dot = repacked ? repacked->rows_dot_few : kern->rows_dot_few[a->type];
         c.order = kern->few_order[a->type];
     }
     c.direct = c.act == SHEAF__ACT_F32 && b->type == SHEAF_TYPE_F32 && dense_rows(b);

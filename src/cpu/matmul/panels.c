@@ -17,6 +17,7 @@
 
 #include "base/arith.h"
 #include "cpu/matmul/mul_mat.h"
+#include "cpu/matmul/repacked.h"
 
 enum {
     /* Of kinds that round, where rows do not: from so many columns on */
@@ -52,6 +53,7 @@ struct product {
     int64_t k, m, batches;
     int64_t columns; /* at most so many meet one matrix */
     const struct sheaf__cpu_panels *kind;
+    const struct sheaf__cpu_repacked *repacked; /* of a; NULL: it lies as it was written */
     int64_t rows;            /* of a tile */
     int64_t cols;            /* of a panel */
     sheaf__tile_fn in_place; /* few panels: reads weights where they lie; or NULL */
@@ -163,6 +165,7 @@ static struct product product_of(const struct sheaf__cpu_kernels *kern,
     p.batches = a->ne[2] * a->ne[3];
     p.columns = columns;
     p.kind = kind_of(kern, dst, columns);
+    p.repacked = sheaf__cpu_repacked(a);
     p.rows = p.kind->rows;
     p.cols = p.kind->cols;
     if (columns <= MOST_IN_PLACE && p.k % 32 == 0) p.in_place = p.kind->tile_in_place[a->type];
@@ -284,16 +287,27 @@ static void unpack(const struct product *p, const char *w, int64_t rows, int64_t
                    struct next next, char *pass) {
     const enum sheaf_type type = p->a->type;
     const size_t stride = p->a->nb[1];
+    const int kind = (int)(p->kind - p->kern->panels);
     float floats[PASS];
+    char restored[SHEAF__REPACKED_BYTES];
     for (int64_t r = 0; r < rows; r++, w += stride, next.w += stride, pass += p->stride) {
+        const char *from = w;
         fetch(p, next, 1, 0, 1);
+        if (p->repacked && p->repacked->unpack[kind]) {
+            p->repacked->unpack[kind](w, pass, n);
+            continue;
+        }
+        if (p->repacked) {
+            p->repacked->restore(w, restored, n);
+            from = restored;
+        }
         if (p->kind->unpack[type]) {
-            p->kind->unpack[type](w, pass, n);
+            p->kind->unpack[type](from, pass, n);
         } else if (p->kind->from_floats) {
-            to_floats(p, w, n, floats);
+            to_floats(p, from, n, floats);
             p->kind->from_floats(floats, pass, n);
         } else {
-            to_floats(p, w, n, (float *)(void *)pass);
+            to_floats(p, from, n, (float *)(void *)pass);
         }
     }
     for (int64_t r = rows; r < round_up(rows, p->rows); r++, pass += p->stride)

@@ -3,6 +3,7 @@
  * promised. */
 #include <inttypes.h>
 
+#include "cpu/matmul/repacked.h"
 #include "cpu/ops/ops.h"
 
 static int64_t id_at(const struct sheaf_tensor *ids, int64_t i0, int64_t i1, int64_t i2) {
@@ -31,6 +32,17 @@ static void copy_words(char *to, const char *from, size_t nb0, int64_t n) {
     for (int64_t i = 0; i < n; i++) memcpy(to + 4 * i, from + (size_t)i * nb0, 4);
 }
 
+/* n weights of a row as floats. */
+static void load_repacked(const struct sheaf__cpu_repacked *repacked, enum sheaf_type type,
+                          const char *w, int64_t n, float *to) {
+    enum { UNIT = SHEAF__REPACKED_UNIT };
+    char plain[SHEAF__REPACKED_BYTES];
+    for (int64_t i = 0; i < n; i += UNIT, w += sheaf_row_size(type, UNIT)) {
+        repacked->restore(w, plain, UNIT);
+        sheaf__cpu_load(type, plain, sheaf_type_size(type), UNIT, to + i);
+    }
+}
+
 /* a [e, v, h, s], b [n, h, s] -> dst F32, or I32 if a is, [e, n, h, s]. With EXTENT, a holds rows
  * [BASE, BASE + v) of EXTENT and the rows of others are zeros. */
 static enum sheaf_status op_get_rows(struct sheaf_tensor *dst, int ith, int nth,
@@ -39,6 +51,7 @@ static enum sheaf_status op_get_rows(struct sheaf_tensor *dst, int ith, int nth,
     const int64_t base = dst->op_params[SHEAF_OP_PARAM_BASE];
     const int64_t extent = dst->op_params[SHEAF_OP_PARAM_EXTENT];
     const int64_t limit = extent != 0 ? extent : a->ne[1];
+    const struct sheaf__cpu_repacked *repacked = sheaf__cpu_repacked(a);
     const int64_t n = dst->ne[0];
     int64_t first, last;
     sheaf__cpu_share(sheaf_nrows(dst), ith, nth, &first, &last);
@@ -57,6 +70,10 @@ static enum sheaf_status op_get_rows(struct sheaf_tensor *dst, int ith, int nth,
         struct sheaf__cpu_row from = {id, at.i2, at.i3};
         if (a->type == SHEAF_TYPE_I32) {
             copy_words((char *)d, sheaf__cpu_row_data(a, from), a->nb[0], n);
+            continue;
+        }
+        if (repacked) {
+            load_repacked(repacked, a->type, sheaf__cpu_row_data(a, from), n, d);
             continue;
         }
         const float *x = sheaf__cpu_load(a->type, sheaf__cpu_row_data(a, from), a->nb[0], n, d);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cpu/matmul/repacked.h"
 #include "cpu/run/walk.h"
 
 enum {
@@ -42,6 +43,7 @@ struct plan {
     struct sheaf_cgraph *graph;
     struct cpu_demand demand;
     int nth;
+    bool reference;
 };
 
 static enum sheaf_status plan_update(sheaf_backend_t base, sheaf_backend_graph_plan_t opaque,
@@ -55,7 +57,7 @@ static enum sheaf_status plan_update(sheaf_backend_t base, sheaf_backend_graph_p
     if (!status && !copy) status = SHEAF_STATUS_ALLOC_FAILED;
     if (status) return status;
     free(plan->graph);
-    *plan = (struct plan){copy, demand, nth};
+    *plan = (struct plan){copy, demand, nth, b->reference};
     return SHEAF_STATUS_SUCCESS;
 }
 
@@ -85,9 +87,10 @@ static enum sheaf_status plan_compute(sheaf_backend_t base, sheaf_backend_graph_
     struct plan *plan = (struct plan *)(void *)opaque;
     enum sheaf_status status = synchronize(base);
     const int nth = sheaf__cpu_team_size(b->team);
-    if (!status && nth != plan->nth) {
+    if (!status && (nth != plan->nth || b->reference != plan->reference)) {
         status = sheaf__cpu_check_graph(b, plan->graph, nth, &plan->demand);
         if (!status) plan->nth = nth;
+        plan->reference = b->reference;
     }
     return status ? status : sheaf__cpu_run_checked(b, plan->graph, &plan->demand);
 }
@@ -135,8 +138,10 @@ static enum sheaf_status move_async(struct cpu_backend *b, void *to, const void 
     return SHEAF_STATUS_SUCCESS;
 }
 
+/* A graph in the queue may repack a weight before bytes of it move. */
 static bool in_host_memory(const struct sheaf_tensor *t) {
-    return sheaf_backend_buffer_is_host(sheaf__memory_owner(t)->buffer);
+    return sheaf_backend_buffer_is_host(sheaf__memory_owner(t)->buffer) &&
+           !sheaf__cpu_may_be_repacked(t);
 }
 
 static enum sheaf_status set_tensor_async(sheaf_backend_t base, struct sheaf_tensor *t,

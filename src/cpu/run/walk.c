@@ -15,6 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cpu/matmul/repacked.h"
+
 /* ---- the team's part ---- */
 
 static bool is_small(const struct sheaf_tensor *node, const struct sheaf__cpu_op *op) {
@@ -124,6 +126,73 @@ static enum sheaf_status check_node(const struct cpu_backend *b, const struct sh
     return SHEAF_STATUS_SUCCESS;
 }
 
+/* ---- weights in the kernels' order ---- */
+
+/* By kernels, which read both orders. */
+static bool is_product(const struct cpu_backend *b, const struct sheaf_tensor *node) {
+    return sheaf__cpu_ops[node->op]->product && !b->reference;
+}
+/* Operand i of a node, -1 being the node: does the node read it as well repacked? */
+static bool reads_repacked(const struct cpu_backend *b, const struct sheaf_tensor *node, int i) {
+    return i == 0 && (is_product(b, node) || node->op == SHEAF_OP_GET_ROWS) &&
+           sheaf__cpu_is_of_units(node->src[0]);
+}
+
+static const struct sheaf_tensor *operand(const struct sheaf_tensor *node, int i) {
+    return i < 0 ? node : node->src[i];
+}
+
+static void note_repacked(const struct cpu_backend *b, const struct sheaf_tensor *node,
+                          struct cpu_demand *demand) {
+    for (int i = -1; i < SHEAF_MAX_SRC; i++) {
+        const struct sheaf_tensor *t = operand(node, i);
+        if (!t || !sheaf__cpu_may_be_repacked(t)) continue;
+        const enum sheaf__cpu_order order = sheaf__cpu_order_of(t);
+        if (!reads_repacked(b, node, i))
+            demand->as_written = demand->as_written || order != SHEAF__ORDER_WRITTEN;
+        else if (is_product(b, node) && !t->view_src)
+            demand->repacks = demand->repacks || order == SHEAF__ORDER_OPEN;
+    }
+}
+
+static enum sheaf_status keep_as_written(const struct cpu_backend *b,
+                                         const struct sheaf_cgraph *graph) {
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    for (int n = 0; n < graph->n_nodes && !status; n++) {
+        const struct sheaf_tensor *node = graph->nodes[n];
+        if (!sheaf__cpu_ops[node->op]->fn) continue;
+        for (int i = -1; i < SHEAF_MAX_SRC && !status; i++) {
+            const struct sheaf_tensor *t = operand(node, i);
+            if (t && !reads_repacked(b, node, i)) status = sheaf__cpu_keep_as_written(t);
+        }
+    }
+    return status;
+}
+
+struct repacking {
+    const struct sheaf_tensor **weights;
+    int n;
+};
+
+static void repack(void *user, int ith, int nth, struct sheaf__cpu_sync *sync) {
+    const struct repacking *r = user;
+    (void)sync;
+    for (int i = 0; i < r->n; i++) sheaf__cpu_repack_share(r->weights[i], ith, nth);
+}
+
+/* Those of products; without memory for a list they stay as they are. */
+static void repack_weights(struct cpu_backend *b, const struct sheaf_cgraph *graph) {
+    struct repacking r = {malloc((size_t)graph->n_nodes * sizeof *r.weights), 0};
+    for (int i = 0; i < graph->n_nodes && r.weights; i++) {
+        const struct sheaf_tensor *node = graph->nodes[i];
+        if (is_product(b, node) && reads_repacked(b, node, 0) &&
+            sheaf__cpu_repack_begin(node->src[0]))
+            r.weights[r.n++] = node->src[0];
+    }
+    if (r.n > 0) sheaf__cpu_team_run(b->team, repack, &r);
+    free(r.weights);
+}
+
 enum sheaf_status sheaf__cpu_check_graph(const struct cpu_backend *b,
                                          const struct sheaf_cgraph *graph, int nth,
                                          struct cpu_demand *demand) {
@@ -140,6 +209,7 @@ enum sheaf_status sheaf__cpu_check_graph(const struct cpu_backend *b,
         size_t *most = op->product ? &demand->products : &demand->work;
         if (n > *most) *most = n;
         demand->team = demand->team || !is_small(node, op);
+        note_repacked(b, node, demand);
     }
     return SHEAF_STATUS_SUCCESS;
 }
@@ -158,10 +228,13 @@ static enum sheaf_status grow_work(struct cpu_backend *b, size_t need) {
 }
 
 enum sheaf_status sheaf__cpu_run_checked(struct cpu_backend *b, const struct sheaf_cgraph *graph,
-                                         const struct cpu_demand *demand) {
+                                         struct cpu_demand *demand) {
     b->products = sheaf__align_up(demand->products, 64);
     enum sheaf_status status = grow_work(b, b->products + demand->work);
+    if (!status && demand->as_written) status = keep_as_written(b, graph);
     if (status != SHEAF_STATUS_SUCCESS) return status;
+    if (demand->repacks) repack_weights(b, graph);
+    demand->repacks = false; /* a plan's weights are settled */
     b->graph = graph;
     b->failure.status = SHEAF_STATUS_SUCCESS;
     atomic_store(&b->stop_phase, INT_MAX);

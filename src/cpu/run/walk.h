@@ -40,6 +40,8 @@ struct cpu_backend {
 struct cpu_demand {
     size_t products, work; /* bytes of work memory: of products, of other ops */
     bool team;             /* some node is worth the whole team */
+    bool repacks;          /* products may find weights that are to be repacked first */
+    bool as_written;       /* other nodes use what may be repacked */
 };
 
 /* Elements below which a node is not worth a barrier: a barrier takes about as long as 4096
@@ -50,8 +52,8 @@ enum { SHEAF__CPU_SMALL = 4096 };
 enum sheaf_status sheaf__cpu_check_graph(const struct cpu_backend *b,
                                          const struct sheaf_cgraph *graph, int nth,
                                          struct cpu_demand *demand);
-/* Runs a graph that was checked for the team's size. */
+/* Runs a graph that was checked for the team's size. *demand: what it takes from now on. */
 enum sheaf_status sheaf__cpu_run_checked(struct cpu_backend *b, const struct sheaf_cgraph *graph,
-                                         const struct cpu_demand *demand);
+                                         struct cpu_demand *demand);
 
 #endif

@@ -139,6 +139,48 @@ INLINE __m512i with_qword(__m512i x, int number, const char *p) {
     return _mm512_mask_set1_epi64(x, (__mmask8)(1 << number), q);
 }
 
+#if defined(KERNELS_REPACKED)
+/* Eight halves, one for each block, to the lanes of each. */
+INLINE __m512 halves_of_eight(const char *p) {
+    const __m256i lanes = _mm256_setr_epi8(0, 1, 0, 1, 8, 9, 8, 9, 2, 3, 2, 3, 10, 11, 10, 11, /**/
+                                           4, 5, 4, 5, 12, 13, 12, 13, 6, 7, 6, 7, 14, 15, 14, 15);
+    return _mm512_cvtph_ps(_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(load128(p)), lanes));
+}
+/* The two vectors of nibbles at p. */
+INLINE void load_nibbles(const char *p, __m512i *nibbles) {
+    UNROLL for (int i = 0; i < 2; i++) {
+        nibbles[i] = load512(p + 64 * i);
+        LOADED_ONCE(nibbles[i]); /* they cross lines of the cache */
+    }
+}
+/* The fifth bits of four vectors, of 32 bytes at p: bit v of a nibble, the high one in the first half of a vector, is
+ * that of vector v. */
+INLINE void add_fifths(const char *p, __m512i *q) {
+    const __m512i by_half = _mm512_setr_epi64(0, 0, 0, 0, 4, 4, 4, 4);
+    const __m512i sixteen = _mm512_set1_epi8(16);
+    const __m512i h = _mm512_sllv_epi64(_mm512_broadcast_i64x4(load256(p)), by_half);
+    UNROLL for (int v = 0; v < 4; v++) /* q | h & 16 */
+        q[v] = _mm512_ternarylogic_epi64(q[v], v ? _mm512_srli_epi16(h, v) : h, sixteen, 0xf8);
+}
+
+/* Eight blocks in the order of repacked.c. */
+INLINE void eight_of_4(enum sheaf_type type, const char *w, int n, __m512i *nibbles,
+                       struct eight *x) {
+    (void)n;
+    load_nibbles(w, nibbles);
+    x->d = halves_of_eight(w + 128);
+    if (has_min(type)) x->m = halves_of_eight(w + 144);
+}
+INLINE void eight_of_5(enum sheaf_type type, const char *w, int n, struct eight *x) {
+    __m512i nibbles[2];
+    (void)n;
+    load_nibbles(w, nibbles);
+    low_and_high(nibbles, x->q);
+    add_fifths(w + 128, x->q);
+    x->d = halves_of_eight(w + 160);
+    if (has_min(type)) x->m = halves_of_eight(w + 176);
+}
+#else
 /* Nibbles, scales and mins of the first n <= 8 blocks of 4 bits at w; zeros after them. */
 INLINE void eight_of_4(enum sheaf_type type, const char *w, int n, __m512i *nibbles,
                        struct eight *x) {
@@ -192,6 +234,8 @@ INLINE void eight_of_5(enum sheaf_type type, const char *w, int n, struct eight 
     x->d = low_halves(halves_of);
     if (has_min(type)) x->m = high_halves(halves_of);
 }
+
+#endif
 
 /* Number at[i] of n, a multiple of 64, in a table. */
 INLINE __m512i words_at(const uint16_t *table, int n, __m512i at) {
@@ -288,7 +332,12 @@ INLINE v_f scale_eight(enum sheaf_type type, const struct eight *x, v_f d) {
 
 /* 256 weights of MXFP4: nibbles and scales. */
 INLINE void eight_of_mxfp4(const char *w, __m512i *nibbles, struct eight *x) {
-#if defined(KERNELS_VBMI)
+#if defined(KERNELS_REPACKED)
+    const __m128i lanes = _mm_setr_epi8(0, 0, 4, 4, 1, 1, 5, 5, 2, 2, 6, 6, 3, 3, 7, 7);
+    const __m128i e = _mm_shuffle_epi8(_mm_loadl_epi64((const __m128i *)(w + 128)), lanes);
+    load_nibbles(w, nibbles);
+    x->d = _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_cvtepu8_epi32(e), _mm512_set1_epi32(128)));
+#elif defined(KERNELS_VBMI)
     __m512i a = load512(w), b = load512(w + 64);
     LOADED_ONCE(a);
     LOADED_ONCE(b);
@@ -326,6 +375,21 @@ INLINE void low_and_high_levels(enum sheaf_type type, const __m512i *nibbles, __
 #endif
 }
 
+#if defined(KERNELS_REPACKED)
+INLINE int k_odd_times(enum sheaf_type type) {
+    (void)type;
+    return 1;
+}
+INLINE void eight_of_k(enum sheaf_type type, const char *w, struct eight *x) {
+    const __m512i s = (__m512i)k_scales(w);
+    __m512i nibbles[2];
+    load_nibbles(w + size_256(type) - SHEAF__QK_K / 2, nibbles);
+    low_and_high(nibbles, x->q);
+    if (type == SHEAF_TYPE_Q5_K) add_fifths(w + offsetof(struct sheaf__block_q5_k, qh), x->q);
+    x->d = _mm512_castsi512_ps(_mm512_shuffle_epi32(s, _MM_PERM_BBAA));
+    x->m = _mm512_castsi512_ps(_mm512_shuffle_epi32(s, _MM_PERM_DDCC));
+}
+#else
 /* Weights of odd blocks of Q4_K and Q5_K become so many times themselves, since that takes fewer shifts; end_eights
  * takes it back. */
 INLINE int k_odd_times(enum sheaf_type type) { return type == SHEAF_TYPE_Q5_K ? 2 : 16; }
@@ -356,6 +420,8 @@ INLINE void eight_of_k(enum sheaf_type type, const char *w, struct eight *x) {
     x->d = _mm512_castsi512_ps(_mm512_shuffle_epi32(s, _MM_PERM_BBAA));
     x->m = _mm512_castsi512_ps(_mm512_shuffle_epi32(s, _MM_PERM_DDCC));
 }
+
+#endif
 
 /* The first n <= 8 blocks of 32 at w; zeros after them. */
 INLINE void unpack_eight(enum sheaf_type type, const char *w, int n, struct eight *x) {
@@ -389,10 +455,14 @@ INLINE void unpack_eight(enum sheaf_type type, const char *w, int n, struct eigh
     } else if (type == SHEAF_TYPE_IQ4_XS) {
         const struct sheaf__block_iq4_xs *b = (const void *)w;
         x->d = lanes_of_blocks(scales_32(type, w));
+#if defined(KERNELS_REPACKED)
+        load_nibbles((const char *)b->qs, nibbles);
+#else
         __m512i q0 = load512(b->qs), q1 = load512(b->qs + 64);
         LOADED_ONCE(q0);
         LOADED_ONCE(q1);
         eight_of_quads(q0, q1, nibbles);
+#endif
         low_and_high_levels(type, nibbles, x->q);
     } else {
         x->d = lanes_of_blocks(scales_32(type, w));

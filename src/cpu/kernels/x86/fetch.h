@@ -43,12 +43,17 @@ INLINE struct fetch fetch_often(int times, size_t step, size_t row, size_t w_str
         ahead_by((size_t)(times - t) * step, row, w_stride);
     return f;
 }
-/* Twice, of so many rows that are read at once: what is read after them are the next ones, so the distance is a
- * multiple of them all. */
+/* Of so many rows that are read at once: what is read after them are the next ones, so the distance is a multiple of
+ * them all. Repacked weights, which take fewer instructions, are asked for once more. */
+#if defined(KERNELS_REPACKED)
+enum { FETCH_TOGETHER = 3 };
+#else
+enum { FETCH_TOGETHER = 2 };
+#endif
 INLINE struct fetch fetch_together(int rows, size_t row, size_t w_stride) {
     const size_t all = (size_t)rows * row;
     const size_t step = all == 0 ? FETCH_AHEAD : (FETCH_AHEAD + all - 1) / all * all;
-    return fetch_often(2, step, row, w_stride);
+    return fetch_often(FETCH_TOGETHER, step, row, w_stride);
 }
 INLINE struct fetch fetch_both(size_t row, size_t w_stride) {
     const size_t first = ahead_by(FETCH_BOTH_FIRST, row, w_stride);

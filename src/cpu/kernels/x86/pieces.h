@@ -119,17 +119,41 @@ INLINE __m512 scales_of_pieces(__m128i lanes, uint16_t d) {
 INLINE __m128i lanes_of_pieces(__m128i bytes) {
     return _mm_shuffle_epi8(bytes, PIECES_OF(_mm_setr_epi8, SAME));
 }
+
+#if defined(KERNELS_REPACKED)
+/* In the order of repacked.c two bits v of each of 64 bytes are those of vector v, so that a piece has no field, and
+ * third bits are as the fifth bits of eights.h. */
+INLINE void pieces_of_2_repacked(const uint8_t *qs, __m512i *q) {
+    const __m512i x = load512(qs), three = _mm512_set1_epi8(3);
+    EACH_4(q) = _mm512_and_si512(v ? _mm512_srli_epi16(x, 2 * v) : x, three);
+}
+INLINE void pieces_of_3_repacked(const struct sheaf__block_q3_k *b, __m512i *q) {
+    const __m512i by_half = _mm512_setr_epi64(0, 0, 0, 0, 4, 4, 4, 4);
+    const __m512i h = _mm512_sllv_epi64(twice256(b->hmask), by_half), four = _mm512_set1_epi8(4);
+    pieces_of_2_repacked(b->qs, q);
+    EACH_4(q) = _mm512_ternarylogic_epi64(q[v], _mm512_srli_epi16(h, 2 + v), four, 0xf8);
+}
+#endif
+
 /* Integers and scales, and of Q2_K what times the sum of a piece's activations is taken off. */
 INLINE void unpack_pieces(enum sheaf_type type, const char *w, __m512i *q, __m512 *s, __m512 *m) {
     if (type == SHEAF_TYPE_Q2_K) {
         const struct sheaf__block_q2_k *b = (const void *)w;
         const __m128i x = lanes_of_pieces(load128(b->scales)), low = _mm_set1_epi8(15);
+#if defined(KERNELS_REPACKED)
+        pieces_of_2_repacked(b->qs, q);
+#else
         pieces_of_2(b->qs, q);
+#endif
         *s = scales_of_pieces(_mm_and_si128(x, low), b->d);
         *m = scales_of_pieces(_mm_and_si128(_mm_srli_epi16(x, 4), low), b->dmin);
     } else if (type == SHEAF_TYPE_Q3_K) {
         const struct sheaf__block_q3_k *b = (const void *)w;
+#if defined(KERNELS_REPACKED)
+        pieces_of_3_repacked(b, q);
+#else
         pieces_of_3(b, q);
+#endif
         *s = scales_of_pieces(lanes_of_pieces(q3_k_scales(b->scales)), b->d);
     } else if (type == SHEAF_TYPE_Q6_K) {
         const struct sheaf__block_q6_k *b = (const void *)w;
@@ -146,9 +170,15 @@ INLINE void unpack_pieces(enum sheaf_type type, const char *w, __m512i *q, __m51
     }
 }
 
+INLINE bool has_fields(enum sheaf_type type) {
+#if defined(KERNELS_REPACKED)
+    if (type == SHEAF_TYPE_Q2_K || type == SHEAF_TYPE_Q3_K) return false;
+#endif
+    return type == SHEAF_TYPE_Q2_K || type == SHEAF_TYPE_Q3_K || type == SHEAF_TYPE_TQ2_0;
+}
 /* The lanes of a row, of their sums and of Q2_K those of its mins. */
 INLINE __m512 end_of_pieces(enum sheaf_type type, __m512 sums, __m512 mins) {
-    if (type == SHEAF_TYPE_Q6_K || type == SHEAF_TYPE_TQ1_0) return sums;
+    if (!has_fields(type)) return type == SHEAF_TYPE_Q2_K ? v_sub(sums, mins) : sums;
     sums = v_mul(sums, type == SHEAF_TYPE_Q3_K ? PIECES_OF(_mm512_setr_ps, PART_3)
                                                : PIECES_OF(_mm512_setr_ps, PART_2));
     return type == SHEAF_TYPE_Q2_K ? v_sub(sums, mins) : sums;
@@ -158,7 +188,10 @@ INLINE __m512 end_of_pieces(enum sheaf_type type, __m512 sums, __m512 mins) {
 INLINE __m512 dot_pieces(enum sheaf_type type, const __m512i *q,
                          const struct sheaf__act_digits *y) {
     __m512i high = _mm512_setzero_si512(), mid = high;
-    if (type != SHEAF_TYPE_Q2_K) mid = load512(y->digit[pieces_less_of(type)][2]);
+    if (type == SHEAF_TYPE_Q3_K && !has_fields(type))
+        mid = _mm512_slli_epi32(load512(y->digit[LESS_TQ1_0][2]), 2);
+    else if (type != SHEAF_TYPE_Q2_K)
+        mid = load512(y->digit[pieces_less_of(type)][2]);
     UNROLL for (int v = 0; v < 4; v++) {
         high = _mm512_dpbusd_epi32(high, q[v], load512(y->digit[v][0]));
         mid = _mm512_dpbusd_epi32(mid, q[v], load512(y->digit[v][1]));
@@ -173,8 +206,9 @@ INLINE __m512i less_of_pieces(enum sheaf_type type, const struct sheaf__act_byte
     if (type == SHEAF_TYPE_Q2_K) return _mm512_setzero_si512();
     const __m512i minus = load512(y->minus_sums);
     return type == SHEAF_TYPE_Q6_K    ? _mm512_slli_epi32(minus, 5)
-           : type == SHEAF_TYPE_Q3_K  ? _mm512_sllv_epi32(minus, PIECES(LESS_3))
-           : type == SHEAF_TYPE_TQ2_0 ? _mm512_sllv_epi32(minus, PIECES(LESS_2))
+           : type == SHEAF_TYPE_Q3_K  ? has_fields(type) ? _mm512_sllv_epi32(minus, PIECES(LESS_3))
+                                                         : _mm512_slli_epi32(minus, 2)
+            : type == SHEAF_TYPE_TQ2_0 ? _mm512_sllv_epi32(minus, PIECES(LESS_2))
                                       : minus;
 }
 
