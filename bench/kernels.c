@@ -54,20 +54,21 @@ static double stream(const char *p, int loop) {
 }
 
 /* BYTES of weights, those of `size` bytes at w again and again, by one column, exact or rounded. */
-static double decode(const struct sheaf__cpu_kernels *kern, enum sheaf_type type, bool rounded,
-                     const char *w, int64_t size, void *column, float *out) {
+static double decode(const struct sheaf__cpu_kernels *kern, enum sheaf_type type, bool repacked,
+                     bool rounded, const char *w, int64_t size, void *column, float *out) {
     const size_t row = sheaf_row_size(type, K);
     const int64_t rows = size / (int64_t)row, times = BYTES / size;
+    const struct sheaf__cpu_repacked *order = &kern->repacked[type];
     sheaf__rows_dot_fn dot = kern->rows_dot[type];
     float ones[K];
     for (int i = 0; i < K; i++) ones[i] = 1.0f;
     if (rounded) {
         kern->to_bytes(ones, column, K, sheaf__digits_at_end(K),
                        sheaf__bytes_order(kern->digits_order[type]));
-        dot = kern->rows_dot_rounded[type];
+        dot = repacked ? order->rows_dot_rounded : kern->rows_dot_rounded[type];
     } else if (kern->rows_dot_digits[type]) {
         kern->to_digits(ones, column, K, sheaf__digits_at_end(K), kern->digits_order[type]);
-        dot = kern->rows_dot_digits[type];
+        dot = repacked ? order->rows_dot_digits : kern->rows_dot_digits[type];
     }
     const double start = sheaf__seconds();
     for (int64_t i = 0; i < times; i++) {
@@ -202,7 +203,26 @@ static double best_reading(const char *w) {
     return read;
 }
 
-/* Products with one column, of weights in memory and in a cache. */
+/* A line of the table: weights in memory and in a cache. */
+static void print_type(const struct sheaf__cpu_kernels *kern, enum sheaf_type type, bool repacked,
+                       const char *w, double read, char *column, float *out) {
+    printf("| %s%s |", sheaf_type_name(type), repacked ? ", repacked" : "");
+    for (int rounded = 0; rounded < 2; rounded++) {
+        double speed = 0, cached = 0;
+        if (rounded && !(sheaf_is_quantized(type) && kern->rows_dot_rounded[type])) {
+            printf(" | | |");
+            continue;
+        }
+        for (int i = 0; i < ROUNDS; i++) {
+            speed = fmax(speed, decode(kern, type, repacked, rounded, w, BYTES, column, out));
+            cached = fmax(cached, decode(kern, type, repacked, rounded, w, CACHED, column, out));
+        }
+        printf(" %.1f | %.0f %% | %.1f |", speed, 100 * speed / read, cached);
+    }
+    printf("\n");
+}
+
+/* Products with one column, of weights as they are in files and repacked. */
 static void print_columns(const struct sheaf__cpu_kernels *kern, const char *w) {
     char *column = memory(K * 8);
     float *c = memory(4096 * sizeof(float));
@@ -212,20 +232,8 @@ static void print_columns(const struct sheaf__cpu_kernels *kern, const char *w) 
         "from cache |\n|---|---:|---:|---:|---:|---:|---:|\n",
         kern->name, read);
     for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
-        printf("| %s |", sheaf_type_name(types[t]));
-        for (int rounded = 0; rounded < 2; rounded++) {
-            double speed = 0, cached = 0;
-            if (rounded && !(sheaf_is_quantized(types[t]) && kern->rows_dot_rounded[types[t]])) {
-                printf(" | | |");
-                continue;
-            }
-            for (int i = 0; i < ROUNDS; i++) {
-                speed = fmax(speed, decode(kern, types[t], rounded, w, BYTES, column, c));
-                cached = fmax(cached, decode(kern, types[t], rounded, w, CACHED, column, c));
-            }
-            printf(" %.1f | %.0f %% | %.1f |", speed, 100 * speed / read, cached);
-        }
-        printf("\n");
+        print_type(kern, types[t], false, w, read, column, c);
+        if (kern->repacked[types[t]].repack) print_type(kern, types[t], true, w, read, column, c);
     }
     printf("\n");
     free(column);
