@@ -1,7 +1,7 @@
 /* The entry of a module of kernels: built once with each of x86/ISA.c, for any CPU. The build
  * defines KERNELS_NAME, KERNELS_SCORE, KERNELS_NEEDS, the CPU features that the flags of the table
  * stand for: HAS(avx2)&&HAS(fma), and KERNELS_TABLE: the table of the module or, with
- * KERNELS_EXTENDS, the one whose copy it extends. */
+ * KERNELS_EXTENDS, the one whose copy this function changes. */
 #include <pthread.h>
 #include <stdbool.h>
 
@@ -89,7 +89,7 @@ static void prepare(void) {
 #if defined(KERNELS_EXTENDS)
     extended = KERNELS_TABLE;
     extended.name = KERNELS_NAME;
-    sheaf__cpu_kernels_extend(&extended);
+    KERNELS_EXTENDS(&extended);
 #endif
 #if defined(__x86_64__)
     sheaf__cpu_fetch = way_to_fetch();

@@ -23,4 +23,5 @@ void sheaf__cpu_kernels_extend(struct sheaf__cpu_kernels *table) {
     memcpy(table->rows_dot_digits, with_vnni.rows_dot_digits, sizeof table->rows_dot_digits);
     memcpy(table->digits_order, with_vnni.digits_order, sizeof table->digits_order);
     memcpy(table->rows_dot_rounded, with_vnni.rows_dot_rounded, sizeof table->rows_dot_rounded);
+    sheaf__cpu_kernels_use_repacked(table);
 }

@@ -13,6 +13,14 @@
  *
  * Invariant: as there, one order of accumulation per (row, column) whatever the tile. */
 
+/* Functions that take 256 weights apart: in the order of files, or in that of repacked_avx2.c. */
+#if defined(KERNELS_REPACKED)
+#define IN_ORDER(FN) FN##_repacked
+#include "cpu/kernels/x86/repacked_avx2.h"
+#else
+#define IN_ORDER(FN) FN##_in_file
+#endif
+
 INLINE int hsum8_i32(__m256i v) {
     __m128i s = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
     s = _mm_add_epi32(s, _mm_unpackhi_epi64(s, s));
@@ -78,7 +86,7 @@ INLINE __m256 dot_lanes(int bits, int n, const __m256i *q, enum sheaf__act act, 
     return _mm256_cvtepi32_ps(_mm256_add_epi32(_mm256_slli_epi32(s[0], 8), s[1]));
 #else
     const int most = bits <= 4 ? 8 : bits == 5 ? 4 : 2;
-    const __m256i one = _mm256_set1_epi16(1), by_256 = _mm256_set1_epi16(256);
+    const __m256i one = _mm256_set1_epi16(1);
     __m256i sum = _mm256_setzero_si256(), s[2];
     UNROLL_12 for (int i = 0; i < n; i++) {
         UNROLL for (int j = 0; j < digits; j++) {
@@ -87,8 +95,9 @@ INLINE __m256 dot_lanes(int bits, int n, const __m256i *q, enum sheaf__act act, 
             __asm__("" : "+x"(s[j])); /* gcc would multiply all first, and spill the products */
         }
         if (i % most != most - 1 && i != n - 1) continue;
-        __m256i all = _mm256_madd_epi16(s[0], digits == 1 ? one : by_256);
-        if (digits > 1) all = _mm256_add_epi32(all, _mm256_madd_epi16(s[1], one));
+        __m256i all = _mm256_madd_epi16(s[0], one);
+        if (digits > 1)
+            all = _mm256_add_epi32(_mm256_slli_epi32(all, 8), _mm256_madd_epi16(s[1], one));
         sum = i < most ? all : _mm256_add_epi32(sum, all);
     }
     return _mm256_cvtepi32_ps(sum);
@@ -166,7 +175,7 @@ INLINE __m256i dwords_8(const char *p, size_t block) {
 }
 
 /* d, and m where the type has it, of 8 blocks. */
-INLINE void scales_8(enum sheaf_type type, const char *w, __m256 *d, __m256 *m) {
+INLINE void scales_8_in_file(enum sheaf_type type, const char *w, __m256 *d, __m256 *m) {
     const size_t block = block_size_32(type);
     if (type == SHEAF_TYPE_MXFP4) {
         *d = *m = mxfp4_scales((const void *)w);
@@ -203,35 +212,38 @@ INLINE void nibbles_oct(const char *p, size_t block, __m256i *q) {
     }
 }
 
+/* The integers of 8 blocks, as nibbles_oct has them; of types of levels their numbers. */
+INLINE void oct_in_file(enum sheaf_type type, const char *w, __m256i *q) {
+    const size_t block = block_size_32(type), at = block - 16;
+    nibbles_oct(w + at, block, q);
+    if (!is_five(type)) return;
+    /* bits 4i .. 4i + 3 are those of vector i: byte i / 2 of each lane, one of its nibbles */
+    const __m256i bit = _mm256_set1_epi32(0x08040201),
+                  byte = _mm256_setr_epi32(0, 0x04040404, 0x08080808, 0x0c0c0c0c, 0, 0x04040404,
+                                           0x08080808, 0x0c0c0c0c);
+    const __m256i is_16 = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, 16, 16, 0, 16, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0));
+    const __m256i h = dwords_8(w + at - 4, block), h4 = _mm256_srli_epi16(h, 4);
+    UNROLL_12 for (int i = 0; i < 8; i++) {
+        const __m256i pick = _mm256_add_epi8(byte, _mm256_set1_epi8((char)(i / 2)));
+        __m256i b = _mm256_and_si256(_mm256_shuffle_epi8(i % 2 ? h4 : h, pick), bit);
+        q[i] = _mm256_or_si256(q[i], _mm256_shuffle_epi8(is_16, b));
+    }
+}
+
 /* 8 blocks at w by number g of the columns. */
 INLINE void digits_oct(enum sheaf_type type, enum sheaf__act act, const char *w, struct fetch fetch,
                        const void *const *cols, int C, int64_t g, __m256 *acc, __m256 *mins) {
-    const bool five = type == SHEAF_TYPE_Q5_0 || type == SHEAF_TYPE_Q5_1;
-    const int bits = five || type == SHEAF_TYPE_MXFP4 ? 5 : 4;
-    const size_t block = block_size_32(type), at = block - 16;
+    const int bits = is_five(type) || type == SHEAF_TYPE_MXFP4 ? 5 : 4;
     __m256i q[8];
-    fetch_lines(fetch, w, 8 * block);
-    nibbles_oct(w + at, block, q);
+    fetch_lines(fetch, w, size_256(type));
+    IN_ORDER(oct)(type, w, q);
     if (type == SHEAF_TYPE_MXFP4) { /* its levels, and 12 */
         const __m256i levels = _mm256_add_epi8(twice128(fp4_levels), _mm256_set1_epi8(12));
         UNROLL_12 for (int i = 0; i < 8; i++) q[i] = _mm256_shuffle_epi8(levels, q[i]);
     }
-    if (five) {
-        /* bits 4i .. 4i + 3 are those of vector i: byte i / 2 of each lane, one of its nibbles */
-        const __m256i bit = _mm256_set1_epi32(0x08040201),
-                      byte = _mm256_setr_epi32(0, 0x04040404, 0x08080808, 0x0c0c0c0c, 0, 0x04040404,
-                                               0x08080808, 0x0c0c0c0c);
-        const __m256i is_16 = _mm256_broadcastsi128_si256(
-            _mm_setr_epi8(0, 16, 16, 0, 16, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0));
-        const __m256i h = dwords_8(w + at - 4, block), h4 = _mm256_srli_epi16(h, 4);
-        UNROLL_12 for (int i = 0; i < 8; i++) {
-            const __m256i pick = _mm256_add_epi8(byte, _mm256_set1_epi8((char)(i / 2)));
-            __m256i b = _mm256_and_si256(_mm256_shuffle_epi8(i % 2 ? h4 : h, pick), bit);
-            q[i] = _mm256_or_si256(q[i], _mm256_shuffle_epi8(is_16, b));
-        }
-    }
     __m256 d, m;
-    scales_8(type, w, &d, &m);
+    IN_ORDER(scales_8)(type, w, &d, &m);
     UNROLL for (int c = 0; c < C; c++) {
         const void *y = part_of_column(act, cols[c], g);
         const __m256 t = _mm256_mul_ps(d, d_of(act, y));
@@ -326,90 +338,113 @@ INLINE void digits_32(enum sheaf_type type, enum sheaf__act act, int64_t k, cons
 
 /* ---- blocks of 256 ---- */
 
-/* Q4_K and Q5_K: 8 bytes of each pair of blocks are a vector. */
+/* The integers of 256 weights of Q4_K and Q5_K: 8 bytes of each pair of blocks are a vector, q[0..3] of the even
+ * blocks, q[4..7] of the odd ones. */
+INLINE void pairs_in_file(enum sheaf_type type, const char *w, __m256i *q) {
+    const char *qs = w + size_256(type) - SHEAF__QK_K / 2;
+    const __m256i bit4 = _mm256_set1_epi8(16), pair = _mm256_setr_epi64x(0, 2, 4, 6);
+    __m256i x[4];
+    UNROLL for (int i = 0; i < 2; i++) {
+        const char *p = qs + 16 * i;
+        const __m256i even =
+            _mm256_inserti128_si256(_mm256_castsi128_si256(load128(p)), load128(p + 64), 1);
+        const __m256i odd =
+            _mm256_inserti128_si256(_mm256_castsi128_si256(load128(p + 32)), load128(p + 96), 1);
+        x[2 * i] = _mm256_unpacklo_epi64(even, odd);
+        x[2 * i + 1] = _mm256_unpackhi_epi64(even, odd);
+    }
+    UNROLL for (int i = 0; i < 4; i++) {
+        q[i] = and15(x[i]);
+        q[4 + i] = high15(x[i]);
+        if (type == SHEAF_TYPE_Q4_K) continue;
+        int64_t qh;
+        memcpy(&qh, ((const struct sheaf__block_q5_k *)(const void *)w)->qh + 8 * i, 8);
+        const __m256i h = _mm256_srlv_epi64(_mm256_set1_epi64x(qh), pair);
+        q[i] = _mm256_or_si256(q[i], _mm256_and_si256(_mm256_slli_epi16(h, 4), bit4));
+        q[4 + i] = _mm256_or_si256(q[4 + i], _mm256_and_si256(_mm256_slli_epi16(h, 3), bit4));
+    }
+}
+INLINE void k_scales_in_file(enum sheaf_type type, const char *w, __m256 *scales, __m256 *mins) {
+    (void)type;
+    k_scales(w, scales, mins);
+}
+
 INLINE void digits_k(enum sheaf_type type, enum sheaf__act act, int64_t k, const char *w,
                      struct fetch fetch, const void *const *cols, int C, const v_f *from, v_f *to,
                      float *sum) {
-    const bool five = type == SHEAF_TYPE_Q5_K;
-    const int bits = five ? 5 : 4;
+    const int bits = type == SHEAF_TYPE_Q5_K ? 5 : 4;
     const size_t block = size_256(type);
-    const __m256i bit4 = _mm256_set1_epi8(16), pair = _mm256_setr_epi64x(0, 2, 4, 6);
     __m256 acc[TILE], mins[TILE];
     take_sums(from, C, acc, mins);
     for (int64_t b = 0; b < k / SHEAF__QK_K; b++, w += block) {
-        const char *qs = w + block - SHEAF__QK_K / 2;
-        __m256i x[4], lo[4], hi[4];
+        __m256i q[8];
         __m256 scales, ms;
         fetch_lines(fetch, w, block);
-        UNROLL for (int i = 0; i < 2; i++) {
-            const char *p = qs + 16 * i;
-            const __m256i even =
-                _mm256_inserti128_si256(_mm256_castsi128_si256(load128(p)), load128(p + 64), 1);
-            const __m256i odd = _mm256_inserti128_si256(_mm256_castsi128_si256(load128(p + 32)),
-                                                        load128(p + 96), 1);
-            x[2 * i] = _mm256_unpacklo_epi64(even, odd);
-            x[2 * i + 1] = _mm256_unpackhi_epi64(even, odd);
-        }
-        UNROLL for (int i = 0; i < 4; i++) {
-            lo[i] = and15(x[i]);
-            hi[i] = high15(x[i]);
-            if (!five) continue;
-            int64_t qh;
-            memcpy(&qh, ((const struct sheaf__block_q5_k *)(const void *)w)->qh + 8 * i, 8);
-            const __m256i h = _mm256_srlv_epi64(_mm256_set1_epi64x(qh), pair);
-            lo[i] = _mm256_or_si256(lo[i], _mm256_and_si256(_mm256_slli_epi16(h, 4), bit4));
-            hi[i] = _mm256_or_si256(hi[i], _mm256_and_si256(_mm256_slli_epi16(h, 3), bit4));
-        }
-        k_scales(w, &scales, &ms);
+        IN_ORDER(pairs)(type, w, q);
+        IN_ORDER(k_scales)(type, w, &scales, &ms);
         UNROLL for (int c = 0; c < C; c++) {
             const void *y = part_of_column(act, cols[c], b);
             const __m256 t = _mm256_mul_ps(scales, d_of(act, y));
             mins[c] = _mm256_fmadd_ps(ms, sums32_of(act, y), mins[c]);
             acc[c] =
-                _mm256_fmadd_ps(dot_lanes(bits, 4, lo, act, y, 0), _mm256_moveldup_ps(t), acc[c]);
-            acc[c] =
-                _mm256_fmadd_ps(dot_lanes(bits, 4, hi, act, y, 4), _mm256_movehdup_ps(t), acc[c]);
+                _mm256_fmadd_ps(dot_lanes(bits, 4, q, act, y, 0), _mm256_moveldup_ps(t), acc[c]);
+            acc[c] = _mm256_fmadd_ps(dot_lanes(bits, 4, q + 4, act, y, 4), _mm256_movehdup_ps(t),
+                                     acc[c]);
         }
     }
     if (keep_sums(to, C, acc, mins)) return;
     UNROLL for (int c = 0; c < C; c++) sum[c] = v_sum(_mm256_sub_ps(acc[c], mins[c]));
 }
 
-/* Q6_K: 6-bit integers unsigned, their offset of 32 as a min. */
-INLINE void digits_6k(enum sheaf__act act, int64_t k, const char *w, struct fetch fetch,
-                      const void *const *cols, int C, const v_f *from, v_f *to, float *sum) {
+/* The integers of half n of 256 weights of Q6_K, unsigned: q[0], q[1] of the low nibbles, q[2], q[3] of the high
+ * ones. */
+INLINE void half_6k_in_file(const char *w, int n, __m256i *q) {
+    const struct sheaf__block_q6_k *x = (const void *)w;
     const __m256i up = _mm256_setr_epi64x(4, 2, 4, 2), down = _mm256_setr_epi64x(0, 2, 0, 2);
     const __m256i bits45 = _mm256_set1_epi8(0x30);
-    const __m128i order = /* as sheaf__digits_6k_lane has it */
-        _mm_setr_epi8(0, 4, 2, 6, 1, 5, 3, 7, 8, 12, 10, 14, 9, 13, 11, 15);
+    const __m256i l0 = load256(x->ql + 64 * n), l1 = load256(x->ql + 64 * n + 32);
+    const __m256i h = load256(x->qh + 32 * n);
+    const __m256i l[2] = {_mm256_unpacklo_epi64(l0, l1), _mm256_unpackhi_epi64(l0, l1)};
+    const __m256i u[2] = {_mm256_unpacklo_epi64(h, h), _mm256_unpackhi_epi64(h, h)};
+    UNROLL for (int i = 0; i < 2; i++) {
+        const __m256i a = _mm256_and_si256(_mm256_sllv_epi64(u[i], up), bits45);
+        const __m256i z = _mm256_and_si256(_mm256_srlv_epi64(u[i], down), bits45);
+        q[i] = _mm256_or_si256(and15(l[i]), a);
+        q[2 + i] = _mm256_or_si256(high15(l[i]), z);
+    }
+}
+/* The scales of a block of Q6_K to the order of sheaf__digits_6k_lane, and back. */
+INLINE __m128i turn_scales_6k(__m128i scales) {
+    return _mm_shuffle_epi8(scales,
+                            _mm_setr_epi8(0, 4, 2, 6, 1, 5, 3, 7, 8, 12, 10, 14, 9, 13, 11, 15));
+}
+INLINE __m256i scales_6k_in_file(const char *w, int n) {
+    const __m128i s =
+        turn_scales_6k(load128(((const struct sheaf__block_q6_k *)(const void *)w)->scales));
+    return _mm256_cvtepi8_epi32(n ? _mm_unpackhi_epi64(s, s) : s);
+}
+
+/* Q6_K: the offset of 32 as a min. */
+INLINE void digits_6k(enum sheaf__act act, int64_t k, const char *w, struct fetch fetch,
+                      const void *const *cols, int C, const v_f *from, v_f *to, float *sum) {
     __m256 acc[TILE], mins[TILE];
     take_sums(from, C, acc, mins);
     for (int64_t b = 0; b < k / SHEAF__QK_K; b++, w += sizeof(struct sheaf__block_q6_k)) {
         const struct sheaf__block_q6_k *x = (const void *)w;
-        const __m128i sc = _mm_shuffle_epi8(load128(x->scales), order);
-        const __m256 d = _mm256_set1_ps(f16(x->d));
+        const __m256 d = _mm256_set1_ps(f16(x->d)); /* the last bytes in either order */
         fetch_lines(fetch, w, sizeof *x);
         UNROLL for (int n = 0; n < 2; n++) {
-            const __m256i l0 = load256(x->ql + 64 * n), l1 = load256(x->ql + 64 * n + 32);
-            const __m256i h = load256(x->qh + 32 * n);
-            const __m256i l[2] = {_mm256_unpacklo_epi64(l0, l1), _mm256_unpackhi_epi64(l0, l1)};
-            const __m256i u[2] = {_mm256_unpacklo_epi64(h, h), _mm256_unpackhi_epi64(h, h)};
-            __m256i lo[2], hi[2];
-            UNROLL for (int i = 0; i < 2; i++) {
-                const __m256i a = _mm256_and_si256(_mm256_sllv_epi64(u[i], up), bits45);
-                const __m256i z = _mm256_and_si256(_mm256_srlv_epi64(u[i], down), bits45);
-                lo[i] = _mm256_or_si256(and15(l[i]), a);
-                hi[i] = _mm256_or_si256(high15(l[i]), z);
-            }
-            const __m256i s8 = _mm256_cvtepi8_epi32(n ? _mm_unpackhi_epi64(sc, sc) : sc);
+            __m256i q[4];
+            IN_ORDER(half_6k)(w, n, q);
+            const __m256i s8 = IN_ORDER(scales_6k)(w, n);
             const __m256 s = _mm256_mul_ps(_mm256_cvtepi32_ps(s8), d);
             UNROLL for (int c = 0; c < C; c++) {
                 const void *y = part_of_column(act, cols[c], b);
                 const __m256 t = _mm256_mul_ps(s, d16_of(act, y, n));
                 mins[c] = _mm256_fmadd_ps(s, sums16_of(act, y, n), mins[c]);
-                acc[c] = _mm256_fmadd_ps(dot_lanes(6, 2, lo, act, y, 4 * n), _mm256_moveldup_ps(t),
+                acc[c] = _mm256_fmadd_ps(dot_lanes(6, 2, q, act, y, 4 * n), _mm256_moveldup_ps(t),
                                          acc[c]);
-                acc[c] = _mm256_fmadd_ps(dot_lanes(6, 2, hi, act, y, 4 * n + 2),
+                acc[c] = _mm256_fmadd_ps(dot_lanes(6, 2, q + 2, act, y, 4 * n + 2),
                                          _mm256_movehdup_ps(t), acc[c]);
             }
         }

@@ -78,6 +78,9 @@ enum { MOST_256 = 8 * sizeof(struct sheaf__block_q8_0) }; /* of the types of les
  * activations lie (sheaf__digits_block), or these with zeros after them. */
 INLINE const char *whole_256(enum sheaf_type type, const char *w, int64_t left, bool long_row,
                              char *rest) {
+#if defined(KERNELS_REPACKED)
+    return w; /* rows are of whole 256 */
+#endif
     if (left >= SHEAF__QK_K) return w;
     if (long_row) return w - bytes_of_weights(type, SHEAF__QK_K - left);
     memset(rest, 0, MOST_256);
@@ -86,6 +89,7 @@ INLINE const char *whole_256(enum sheaf_type type, const char *w, int64_t left, 
 }
 
 INLINE bool has_min(enum sheaf_type t) { return t == SHEAF_TYPE_Q4_1 || t == SHEAF_TYPE_Q5_1; }
+INLINE bool is_five(enum sheaf_type t) { return t == SHEAF_TYPE_Q5_0 || t == SHEAF_TYPE_Q5_1; }
 INLINE bool is_k(enum sheaf_type t) { return t == SHEAF_TYPE_Q4_K || t == SHEAF_TYPE_Q5_K; }
 
 /* Types whose few columns may be rounded. */

@@ -60,7 +60,8 @@ INLINE void half_of_ternary(const struct sheaf__block_tq1_0 *b, int half, __m256
     }
 }
 
-INLINE void unpack_half(enum sheaf_type type, const char *w, int half, __m256i *q) {
+/* Pieces of a half, and scales and mins of all. */
+INLINE void half_in_file(enum sheaf_type type, const char *w, int half, __m256i *q) {
     if (type == SHEAF_TYPE_Q3_K)
         half_of_3((const void *)w, half, q);
     else if (type == SHEAF_TYPE_TQ1_0)
@@ -71,6 +72,11 @@ INLINE void unpack_half(enum sheaf_type type, const char *w, int half, __m256i *
         half_of_2(((const struct sheaf__block_q2_k *)(const void *)w)->qs + 32 * half, q);
 }
 
+INLINE struct scales scales_16_in_file(enum sheaf_type type, const char *w) {
+    return scales_256(type, w);
+}
+INLINE struct scales mins_16_in_file(const char *w) { return mins_256(w); }
+
 INLINE void digits_halves(enum sheaf_type type, enum sheaf__act act, int64_t k, const char *w,
                           struct fetch fetch, const void *const *cols, int C, const v_f *from,
                           v_f *to, float *sum) {
@@ -78,12 +84,12 @@ INLINE void digits_halves(enum sheaf_type type, enum sheaf__act act, int64_t k, 
     __m256 acc[TILE], mins[TILE];
     take_sums(from, C, acc, mins);
     for (int64_t b = 0; b < k / SHEAF__QK_K; b++, w += size_256(type)) {
-        const struct scales s = scales_256(type, w);
-        const struct scales m = type == SHEAF_TYPE_Q2_K ? mins_256(w) : s;
+        const struct scales s = IN_ORDER(scales_16)(type, w);
+        const struct scales m = type == SHEAF_TYPE_Q2_K ? IN_ORDER(mins_16)(w) : s;
         fetch_lines(fetch, w, size_256(type));
         UNROLL for (int half = 0; half < 2; half++) {
             __m256i q[4];
-            unpack_half(type, w, half, q);
+            IN_ORDER(half)(type, w, half, q);
             UNROLL for (int c = 0; c < C; c++) {
                 const void *y = part_of_column(act, cols[c], b);
                 const __m256 t = _mm256_mul_ps(half ? s.hi : s.lo, d16_of(act, y, half));

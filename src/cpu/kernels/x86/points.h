@@ -105,13 +105,16 @@ INLINE __m256i with_signs(__m256i q, const void *bits) {
     return _mm256_sub_epi8(_mm256_xor_si256(q, minus), minus);
 }
 
-/* 2^(e - 128) of 8 blocks of MXFP4. */
-INLINE __m256 mxfp4_scales(const struct sheaf__block_mxfp4 *b) {
-    uint64_t e = 0;
-    UNROLL_12 for (int i = 0; i < 8; i++) e |= (uint64_t)b[i].e << 8 * i;
-    const __m256i x = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((int64_t)e));
+/* 2^(x - 128) of the exponents of MXFP4. */
+INLINE __m256 powers_of_two(__m256i x) {
     const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(x, _mm256_set1_epi32(1)), 23);
     const __m256i tiny_one = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), x);
     const __m256i is_normal = _mm256_cmpgt_epi32(x, _mm256_set1_epi32(1));
     return _mm256_castsi256_ps(_mm256_blendv_epi8(tiny_one, normal, is_normal));
+}
+/* Of 8 blocks. */
+INLINE __m256 mxfp4_scales(const struct sheaf__block_mxfp4 *b) {
+    uint64_t e = 0;
+    UNROLL_12 for (int i = 0; i < 8; i++) e |= (uint64_t)b[i].e << 8 * i;
+    return powers_of_two(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((int64_t)e)));
 }

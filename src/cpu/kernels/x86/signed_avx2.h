@@ -80,14 +80,22 @@ INLINE void dots_iq4(const __m256i *q, enum sheaf__act act, const void *const *c
 #endif
 }
 
+/* Numbers of the levels of eight blocks, as nibbles_oct has them, and scales. */
+INLINE void iq4_in_file(enum sheaf_type type, const char *w, __m256i *q) {
+    if (type == SHEAF_TYPE_IQ4_XS)
+        nibbles_oct(w + offsetof(struct sheaf__block_iq4_xs, qs), SHEAF__QK / 2, q);
+    else
+        oct_in_file(type, w, q);
+}
+INLINE __m256 iq4_scales_in_file(enum sheaf_type type, const char *w) {
+    return type == SHEAF_TYPE_IQ4_XS ? scales_32(type, w)
+                                     : halves_8(w, sizeof(struct sheaf__block_iq4_nl));
+}
+
 /* IQ4_NL and IQ4_XS: eight blocks, a lane each, by integers of 16 bits, with VNNI by two digits, or rounded. */
 INLINE void digits_iq4(enum sheaf_type type, enum sheaf__act act, int64_t k, const char *w,
                        struct fetch fetch, const void *const *cols, int C, const v_f *from, v_f *to,
                        float *sum) {
-    const bool xs = type == SHEAF_TYPE_IQ4_XS;
-    const size_t block = xs ? SHEAF__QK / 2 : sizeof(struct sheaf__block_iq4_nl);
-    const size_t qs =
-        xs ? offsetof(struct sheaf__block_iq4_xs, qs) : offsetof(struct sheaf__block_iq4_nl, qs);
     const __m256i levels =
         _mm256_add_epi8(twice128(iq4_levels), _mm256_set1_epi8((char)iq4_offset(act)));
     __m256 acc[TILE], sums[TILE];
@@ -95,11 +103,11 @@ INLINE void digits_iq4(enum sheaf_type type, enum sheaf__act act, int64_t k, con
     for (int64_t i = 0, b = 0; i < k; i += SHEAF__QK_K, b++, w += size_256(type)) {
         _Alignas(8) char rest[MOST_256];
         const char *p = whole_256(type, w, k - i, from || sheaf__digits_at_end(k), rest);
-        const __m256 d = xs ? scales_32(type, p) : halves_8(p, block);
+        const __m256 d = IN_ORDER(iq4_scales)(type, p);
         __m256i q[8];
         __m256 dot[TILE];
         fetch_lines(fetch, w, size_256(type));
-        nibbles_oct(p + qs, block, q);
+        IN_ORDER(iq4)(type, p, q);
         UNROLL_8 for (int v = 0; v < 8; v++) q[v] = _mm256_shuffle_epi8(levels, q[v]);
         dots_iq4(q, act, cols, C, b, dot);
         UNROLL for (int c = 0; c < C; c++) {
