@@ -8,7 +8,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "backend/locality.h"
 #include "base/hash.h"
 #include "base/settings.h"
 #include "base/sized.h"
@@ -139,9 +138,15 @@ static enum sheaf_status start_mpi(const void *mpi_comm, bool initialized) {
 
 /* ---- hosts ---- */
 
-/* What ranks tell each other of themselves: version 24, byte order 8, identity 8, host name 64. */
+/* What ranks tell each other of themselves: version 24, byte order 8, identity 8, host name 64, CPUs. */
 static const uint64_t BYTE_ORDER_MARK = 0x0102030405060708; /* as the rank has it in memory */
-enum { ID_VERSION = 24, ID_HASH = 32, ID_NAME = 40, ID_BYTES = ID_NAME + SHEAF__HOST_NAME_BYTES };
+enum {
+    ID_VERSION = 24,
+    ID_HASH = 32,
+    ID_NAME = 40,
+    ID_CPUS = ID_NAME + SHEAF__HOST_NAME_BYTES,
+    ID_BYTES = ID_CPUS + sizeof(struct sheaf__cpus)
+};
 
 static void write_identity(uint8_t id[static ID_BYTES]) {
     memset(id, 0, ID_BYTES);
@@ -149,6 +154,9 @@ static void write_identity(uint8_t id[static ID_BYTES]) {
     memcpy(id + ID_VERSION, &BYTE_ORDER_MARK, sizeof BYTE_ORDER_MARK);
     gethostname((char *)id + ID_NAME, SHEAF__HOST_NAME_BYTES - 1);
     sheaf__put_le(id + ID_HASH, host_identity((const char *)id + ID_NAME), 8);
+    struct sheaf__cpus cpus;
+    sheaf__cpus_here(&cpus);
+    memcpy(id + ID_CPUS, &cpus, sizeof cpus);
 }
 
 /* Do the ranks' numbers and versions fit? ids: those of all ranks. */
@@ -181,7 +189,7 @@ static long share_label(const char *transport, int rank) {
     return at ? strtol(at, NULL, 10) : 0;
 }
 
-/* Sets host_of, host_name, share_of and n_hosts. first [size]: room for the lowest rank of each
+/* Sets host_of, host_name, cpus, share_of and n_hosts. first [size]: room for the lowest rank of each
  * rank's host. */
 static void place_ranks(const uint8_t *ids, const char *transport, int *first) {
     struct sheaf__world *w = sheaf__world();
@@ -189,8 +197,9 @@ static void place_ranks(const uint8_t *ids, const char *transport, int *first) {
     for (int r = 0; r < w->size; r++) {
         const uint8_t *id = ids + (size_t)r * ID_BYTES;
         memcpy(w->host_name[r], id + ID_NAME, SHEAF__HOST_NAME_BYTES - 1);
+        memcpy(&w->cpus[r], id + ID_CPUS, sizeof w->cpus[r]);
         int q = 0;
-        while (memcmp(ids + (size_t)q * ID_BYTES + ID_HASH, id + ID_HASH, ID_BYTES - ID_HASH)) q++;
+        while (memcmp(ids + (size_t)q * ID_BYTES + ID_HASH, id + ID_HASH, ID_CPUS - ID_HASH)) q++;
         first[r] = q;
         w->host_of[r] = q == r ? w->n_hosts++ : w->host_of[q];
         q = 0;
@@ -200,16 +209,15 @@ static void place_ranks(const uint8_t *ids, const char *transport, int *first) {
     }
 }
 
-/* This rank's place on its host. */
-static void count_local_ranks(void) {
+/* This rank's place on its host. here [size]: room. */
+static void find_local_ranks(int *here) {
     struct sheaf__world *w = sheaf__world();
-    w->local_rank = w->local_size = 0;
-    for (int r = 0; r < w->size; r++) {
-        if (w->host_of[r] != w->host_of[w->rank]) continue;
-        if (r < w->rank) w->local_rank++;
-        w->local_size++;
-    }
-    w->crowded = w->local_size > sysconf(_SC_NPROCESSORS_ONLN);
+    for (int r = 0; r < w->size; r++) here[r] = w->host_of[r] == w->host_of[w->rank];
+    const struct sheaf__locality l = sheaf__locality_of(w->cpus, here, w->size, w->rank);
+    w->local_rank = l.rank;
+    w->local_size = l.size;
+    w->crowded = sheaf__cpus_each(w->cpus, here, w->size, w->rank) < 1;
+    sheaf__set_locality(&l);
 }
 
 static enum sheaf_status find_hosts(const char *transport) {
@@ -221,13 +229,14 @@ static enum sheaf_status find_hosts(const char *transport) {
     w->host_of = calloc(n, sizeof *w->host_of);
     w->share_of = calloc(n, sizeof *w->share_of);
     w->host_name = calloc(n, sizeof *w->host_name);
-    if (!all || !first || !w->host_of || !w->share_of || !w->host_name)
+    w->cpus = calloc(n, sizeof *w->cpus);
+    if (!all || !first || !w->host_of || !w->share_of || !w->host_name || !w->cpus)
         st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "start: out of memory");
     write_identity(mine);
     if (!st) st = sheaf_world_all_gather(mine, ID_BYTES, all, "start");
     if (!st) {
         place_ranks(all, transport, first);
-        count_local_ranks();
+        find_local_ranks(first);
         st = check_identities(all);
     }
     free(all);
@@ -377,7 +386,6 @@ enum sheaf_status sheaf_world_init(const struct sheaf_world_params *given) {
     if ((st = sheaf__same_setting("SHEAF_COMM_TRANSPORT", transport, NULL))) goto out;
     if ((st = share_board())) goto out;
     if ((st = sheaf__watch_connect())) goto out;
-    sheaf__set_locality(w->local_rank, w->local_size);
     if (w->rank == 0) log_unknown_settings();
 out:
     sheaf__leave();
@@ -419,8 +427,10 @@ static void forget_world(void) {
     free(w->host_of);
     free(w->share_of);
     free(w->host_name);
+    free(w->cpus);
     w->host_of = w->share_of = NULL;
     w->host_name = NULL;
+    w->cpus = NULL;
 }
 
 /* MPI_Finalize would wait for ever for a rank that is not on the way out. */

@@ -9,7 +9,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "backend/locality.h"
 #include "comm/diag/events.h"
 #include "comm/diag/recorder.h"
 #include "comm/testing.h"
@@ -33,14 +32,31 @@ static bool wrong(const char *what) {
 }
 
 static bool info(void) {
-    int lr, ls;
-    sheaf__get_locality(&lr, &ls);
-    if (lr != sheaf_world_local_rank() || ls != sheaf_world_local_size()) return wrong("locality");
+    const struct sheaf__locality *l = sheaf__get_locality();
+    if (!l || l->rank != sheaf_world_local_rank() || l->size != sheaf_world_local_size())
+        return wrong("locality");
     if (sheaf_world_host_name(-1) || sheaf_world_host_name(sheaf_world_size()))
         return wrong("host_name");
     printf("ok rank %d of %d, host %d of %d, local %d of %d, name %s\n", sheaf_world_rank(),
            sheaf_world_size(), sheaf_world_host_index(sheaf_world_rank()), sheaf_world_n_hosts(),
-           lr, ls, sheaf_world_host_name(sheaf_world_rank())[0] ? "known" : "unknown");
+           l->rank, l->size, sheaf_world_host_name(sheaf_world_rank())[0] ? "known" : "unknown");
+    return true;
+}
+
+/* By its binding, and with a member, then with two members a rank in a group. */
+static bool bindings(void) {
+    const int n = sheaf_world_size();
+    int members[8];
+    bool crowded[3] = {sheaf__world()->crowded};
+    for (int each = 1; each <= 2; each++) {
+        struct sheaf_comm *comm;
+        for (int m = 0; m < each * n; m++) members[m] = m / each;
+        if (sheaf_comm_new(members, each * n, NULL, &comm)) return wrong("group");
+        sheaf_comm_free(comm);
+        crowded[each] = sheaf__world()->crowded;
+    }
+    printf("ok rank %d, crowded %d %d %d\n", sheaf_world_rank(), crowded[0], crowded[1],
+           crowded[2]);
     return true;
 }
 
@@ -511,6 +527,7 @@ int main(int argc, char **argv) {
     if (start_job()) return !strcmp(argv[1], "refused") ? refused() : quit(false);
     if (!strcmp(argv[1], "last-work")) return last_work();
     if (!strcmp(argv[1], "info")) return quit(info());
+    if (!strcmp(argv[1], "bindings")) return quit(bindings());
     if (!strcmp(argv[1], "transport")) return quit(transport());
     if (!strcmp(argv[1], "components")) return components();
     if (!strcmp(argv[1], "away")) return quit(launcher_away());

@@ -1,6 +1,7 @@
 /* The world: of one rank without a launcher, of several under mpirun; control messages, votes,
  * devices, and ranks that disagree. */
 #include <criterion/criterion.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <sys/utsname.h>
 
@@ -289,6 +290,43 @@ Test(world_ranks, know_their_places, .timeout = 120) {
                        out);
     expect_ok("SHEAF_COMM_TRANSPORT=mpi", 2, "info"); /* shares no memory, but the cores */
     cr_assert_not_null(strstr(out, "ok rank 1 of 2, host 0 of 1, local 1 of 2"), "%s", out);
+}
+/* By taskset, one rank by the first list of CPUs and one by the second. */
+Test(world_ranks, know_ranks_on_their_cpus, .timeout = 120) {
+    cpu_set_t all;
+    char cmd[1024], lists[3][16];
+    int cpus[2], n = 0;
+    cr_assert_eq(sched_getaffinity(0, sizeof all, &all), 0);
+    for (int i = 0; i < CPU_SETSIZE && n < 2; i++)
+        if (CPU_ISSET((size_t)i, &all)) cpus[n++] = i;
+    if (n < 2) cr_skip_test("there is one CPU here");
+    snprintf(lists[0], sizeof lists[0], "%d", cpus[0]);
+    snprintf(lists[1], sizeof lists[1], "%d", cpus[1]);
+    snprintf(lists[2], sizeof lists[2], "%d,%d", cpus[0], cpus[1]);
+    static const struct {
+        int list[2];
+        const char *crowded[2];
+    } cases[] = {
+        {{0, 1}, {"0 0 1", "0 0 1"}},
+        {{0, 0}, {"1 1 1", "1 1 1"}},
+        {{2, 2}, {"0 0 1", "0 0 1"}},
+        {{0, 2}, {"1 1 1", "0 0 1"}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        size_t used = (size_t)snprintf(cmd, sizeof cmd,
+                                       "exec env OMPI_MCA_hwloc_base_binding_policy=none mpirun "
+                                       "--allow-run-as-root --oversubscribe");
+        for (int r = 0; r < 2; r++)
+            used += (size_t)snprintf(cmd + used, sizeof cmd - used,
+                                     "%s -np 1 taskset -c %s '%s/bin/helper-world' bindings",
+                                     r ? " :" : "", lists[cases[i].list[r]], SHEAF_BUILD_DIR);
+        cr_assert_eq(run_command(cmd, 60, out, sizeof out), 0, "%s\n%s", cmd, out);
+        for (int r = 0; r < 2; r++) {
+            char want[64];
+            snprintf(want, sizeof want, "ok rank %d, crowded %s\n", r, cases[i].crowded[r]);
+            cr_expect(strstr(out, want), "case %zu: no '%s' in\n%s", i, want, out);
+        }
+    }
 }
 /* On one host it need not look for one; what the user says comes first. */
 Test(world_ranks, tell_open_mpi_its_transport, .timeout = 120) {

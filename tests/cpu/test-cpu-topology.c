@@ -108,6 +108,32 @@ Test(cpu_topology, threads_are_set) {
     sheaf_backend_free(backend);
 }
 
+/* "0-3,8" */
+static struct sheaf__cpus cpus_of(const char *list) {
+    enum { BITS = 8 * sizeof(unsigned long) };
+    struct sheaf__cpus cpus = {{0}};
+    for (char *end; *list; list = *end ? end + 1 : end) {
+        long last = strtol(list, &end, 10);
+        const long first = last;
+        if (*end == '-') last = strtol(end + 1, &end, 10);
+        for (long i = first; i <= last; i++) cpus.word[i / BITS] |= 1ul << i % BITS;
+    }
+    return cpus;
+}
+
+/* This process is the rank `me` of a host whose ranks have these bindings. */
+static void set_bindings(const char *const *bindings, int n, int me) {
+    enum { MOST = 8 };
+    struct sheaf__cpus cpus[MOST];
+    int here[MOST];
+    for (int i = 0; i < n; i++) {
+        cpus[i] = cpus_of(bindings[i]);
+        here[i] = 1;
+    }
+    const struct sheaf__locality l = sheaf__locality_of(cpus, here, n, me);
+    sheaf__set_locality(&l);
+}
+
 /* ---- described machines ---- */
 
 /* A line a case: machine, devices setting, threads setting (0: none), local rank and size, then
@@ -142,31 +168,61 @@ static const struct {
     {"pack:2 [numa] group:2 [numa] core:2 pu:2", 1, 0, 4, 5, "2:2:4:2:5"},
 };
 
+/* Each device of the machine as the table has it. */
+static void expect_devices(const char *machine, const char *expect) {
+    char got[512] = "";
+    struct sheaf__cpu_topology *t;
+    setenv("HWLOC_SYNTHETIC", machine, 1);
+    cr_assert_eq(sheaf__cpu_topology_load(&t), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+    for (int j = 0; j < sheaf__cpu_topology_n_places(t); j++) {
+        const struct sheaf__cpu_place *p = sheaf__cpu_topology_place(t, j);
+        size_t used = strlen(got);
+        snprintf(got + used, sizeof got - used, "%s%d:%d:%d:%d:%d%s", j ? " " : "", p->n_cores,
+                 p->n_threads, p->numa, p->memory_share, p->limit_share, p->shared ? "s" : "");
+        if (strncmp(machine, "numa:1", 6) == 0)
+            cr_expect_null(strstr(p->description, "NUMA"), "%s", p->description);
+        sheaf__cpu_place_bind_thread(p, 0); /* not this machine: nothing may happen */
+    }
+    cr_expect_str_eq(got, expect, "machine '%s': %s, not %s", machine, got, expect);
+    sheaf__cpu_topology_free(t);
+}
+
 Test(cpu_topology, described_machines) {
+    static const char *const all[] = {"0-99", "0-99", "0-99", "0-99", "0-99"};
     for (size_t i = 0; i < sizeof machines / sizeof *machines; i++) {
-        char value[16], got[512] = "";
-        struct sheaf__cpu_topology *t;
-        setenv("HWLOC_SYNTHETIC", machines[i].machine, 1);
+        char value[16];
         snprintf(value, sizeof value, "%d", machines[i].devices);
         setenv("SHEAF_CPU_DEVICES", value, 1);
         snprintf(value, sizeof value, "%d", machines[i].threads);
         setenv("SHEAF_CPU_THREADS", value, 1);
         if (machines[i].threads == 0) unsetenv("SHEAF_CPU_THREADS");
-        sheaf__set_locality(machines[i].rank, machines[i].size);
-        cr_assert_eq(sheaf__cpu_topology_load(&t), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
-        for (int j = 0; j < sheaf__cpu_topology_n_places(t); j++) {
-            const struct sheaf__cpu_place *p = sheaf__cpu_topology_place(t, j);
-            size_t used = strlen(got);
-            snprintf(got + used, sizeof got - used, "%s%d:%d:%d:%d:%d%s", j ? " " : "", p->n_cores,
-                     p->n_threads, p->numa, p->memory_share, p->limit_share, p->shared ? "s" : "");
-            if (strncmp(machines[i].machine, "numa:1", 6) == 0)
-                cr_expect_null(strstr(p->description, "NUMA"), "%s", p->description);
-            sheaf__cpu_place_bind_thread(p, 0); /* not this machine: nothing may happen */
-        }
-        cr_assert_str_eq(got, machines[i].expect, "machine %zu '%s' rank %d of %d: %s, not %s", i,
-                         machines[i].machine, machines[i].rank, machines[i].size, got,
-                         machines[i].expect);
-        sheaf__cpu_topology_free(t);
+        set_bindings(all, machines[i].size, machines[i].rank);
+        expect_devices(machines[i].machine, machines[i].expect);
+    }
+}
+
+Test(cpu_topology, bound_ranks) {
+    static const struct {
+        const char *machine;
+        int rank;
+        const char *expect, *bindings[4];
+    } cases[] = {
+        {"numa:1 core:8 pu:1", 1, "1:1:0:2:2", {"3", "4"}},
+        {"numa:1 core:8 pu:1", 0, "2:2:0:2:2", {"0-3", "0-3"}},
+        {"numa:1 core:8 pu:1", 1, "1:1:0:2:2s", {"5", "5"}},
+        {"numa:1 core:8 pu:1", 1, "8:7:0:2:2s", {"0", "0-7"}},
+        {"numa:1 core:8 pu:1", 0, "1:1:0:2:2s", {"0", "0-7"}},
+        {"numa:1 core:8 pu:1", 0, "4:2:0:3:3s", {"0-3", "2-5", "2-3"}},
+        {"numa:1 core:4 pu:2", 1, "2:2:0:2:2", {"0-7", "0-7"}},
+        {"numa:1 core:4 pu:2", 1, "1:1:0:2:2", {"0", "1"}}, /* halves of a core */
+        {"numa:2 core:4 pu:1", 2, "2:2:1:2:4", {"0-3", "0-3", "4-7", "4-7"}},
+        {"numa:2 core:4 pu:1", 0, "4:3:0:2:4s 4:3:1:2:4s", {"0-7", "6"}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int n = 0;
+        while (n < 4 && cases[i].bindings[n]) n++;
+        set_bindings(cases[i].bindings, n, cases[i].rank);
+        expect_devices(cases[i].machine, cases[i].expect);
     }
 }
 
@@ -258,33 +314,78 @@ Test(cpu_topology, a_limit_of_processor_time) {
 /* ---- bindings of this process ---- */
 
 Test(cpu_topology, a_binding_is_taken_as_it_is) {
-    cpu_set_t all, one;
+    cpu_set_t all;
     struct sheaf__cpu_topology *t;
     cr_assert_eq(sched_getaffinity(0, sizeof all, &all), 0);
     if (CPU_COUNT(&all) < 2) cr_skip("there is one core here, for two bindings it takes two");
-    int last = CPU_SETSIZE - 1;
+    int last = CPU_SETSIZE - 1, first = 0;
     while (!CPU_ISSET((size_t)last, &all)) last--;
-    CPU_ZERO(&one);
-    CPU_SET((size_t)last, &one);
-    cr_assert_eq(sched_setaffinity(0, sizeof one, &one), 0);
-    sheaf__set_locality(1, 2); /* as mpirun -np 2 binds its ranks by default */
+    while (!CPU_ISSET((size_t)first, &all)) first++;
+    char mine[16], other[16], units[32];
+    snprintf(mine, sizeof mine, "%d", last);
+    snprintf(other, sizeof other, "%d", first);
+    /* as mpirun -np 2 binds its ranks by default */
+    set_bindings((const char *const[]){other, mine}, 2, 1);
     cr_assert_eq(sheaf__cpu_topology_load(&t), SHEAF_STATUS_SUCCESS);
     cr_assert_eq(sheaf__cpu_topology_n_places(t), 1);
     const struct sheaf__cpu_place *p = sheaf__cpu_topology_place(t, 0);
     cr_assert_eq(p->n_cores, 1);
     cr_assert_not(p->shared);
-    char units[32];
     snprintf(units, sizeof units, ", CPU %d", last);
     cr_expect(strstr(p->description, units), "'%s' is not in %s", units, p->description);
     sheaf__cpu_topology_free(t);
 
-    /* with more ranks than there are such bindings, some must overlap: no spinning then */
-    sheaf__set_locality(1, CPU_COUNT(&all) + 1);
+    set_bindings((const char *const[]){mine, mine}, 2, 1);
     cr_assert_eq(sheaf__cpu_topology_load(&t), SHEAF_STATUS_SUCCESS);
     p = sheaf__cpu_topology_place(t, 0);
-    cr_assert_eq(p->n_threads, 1);
-    cr_assert(p->shared);
+    cr_expect(strstr(p->description, " 1 core (shared with other ranks)"), "%s", p->description);
     sheaf__cpu_topology_free(t);
+}
+
+/* ---- bindings of the ranks of a host ---- */
+
+Test(cpu_topology, ranks_share_cpus_by_their_bindings) {
+    static const struct {
+        const char *bindings[6]; /* of the ranks; '@' before one of another host */
+        int me, rank, size, twin, twins;
+        bool mixed;
+        double part, each; /* each: where every rank has two tasks */
+    } cases[] = {
+        {{"0-7"}, 0, 0, 1, 0, 1, false, 1, 4},
+        {{"0", "1"}, 1, 1, 2, 0, 1, false, 1, 0.5},
+        {{"0", "0"}, 1, 1, 2, 1, 2, false, 0.5, 0.25},
+        {{"0-3", "0-3"}, 0, 0, 2, 0, 2, false, 0.5, 1},
+        {{"0-3", "4-7", "0-3", "4-7"}, 3, 3, 4, 1, 2, false, 0.5, 1},
+        {{"0", "0-3"}, 0, 0, 2, 0, 1, true, 0.5, 0.25},
+        {{"0", "0-3"}, 1, 1, 2, 0, 1, true, 0.875, 1.75},
+        {{"0-1", "1-2", "3"}, 1, 1, 3, 0, 1, true, 0.75, 0.75},
+        {{"0-1", "1-2", "3"}, 2, 2, 3, 0, 1, false, 1, 0.5},
+        {{"@0-3", "0-3", "@0-3", "0-3"}, 3, 1, 2, 1, 2, false, 0.5, 1},
+        {{"0-5", "0-5", "0-5", "0-5", "0-5", "0-5"}, 5, 5, 6, 5, 6, false, 1.0 / 6, 0.5},
+        {{"8190-8191,63-64", "63"}, 0, 0, 2, 0, 1, true, 0.875, 1.75},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct sheaf__cpus bindings[6];
+        int here[6], tasks[6], n = 0;
+        for (; n < 6 && cases[i].bindings[n]; n++) {
+            here[n] = cases[i].bindings[n][0] != '@';
+            tasks[n] = 2 * here[n];
+            bindings[n] = cpus_of(cases[i].bindings[n] + !here[n]);
+        }
+        const struct sheaf__locality l = sheaf__locality_of(bindings, here, n, cases[i].me);
+        cr_expect(l.rank == cases[i].rank && l.size == cases[i].size && l.twin == cases[i].twin &&
+                      l.twins == cases[i].twins && l.mixed == cases[i].mixed,
+                  "case %zu: %d of %d, twin %d of %d, mixed %d", i, l.rank, l.size, l.twin, l.twins,
+                  l.mixed);
+        const double each = sheaf__cpus_each(bindings, tasks, n, cases[i].me);
+        cr_expect_float_eq(l.part, cases[i].part, 1e-6, "case %zu: %g", i, l.part);
+        cr_expect_float_eq(each, cases[i].each, 1e-6, "case %zu: %g", i, each);
+        cr_expect_geq(each, cases[i].each, "case %zu", i);
+    }
+    struct sheaf__cpus used = cpus_of("0-2,5"), two[] = {cpus_of("0-2"), cpus_of("5")};
+    const struct sheaf__locality l = sheaf__locality_of(two, (const int[]){1, 1}, 2, 1);
+    cr_expect_arr_eq(&l.used, &used, sizeof used);
+    cr_expect_arr_eq(&l.binding, &two[1], sizeof used);
 }
 
 Test(cpu_topology, threads_are_bound) {

@@ -116,6 +116,8 @@ def run(case, build, work):
     for name, ms in LIMITS.items():
         slow = case.fault == "loss30" or late and name != "HEARTBEAT"
         env["SHEAF_TIMEOUT_%s_MS" % name] = str(60000 if slow else ms)
+    if case.hosts > 1:
+        env["SHEAF_CPU_THREADS"] = "1"  # without it, ranks warn: a simulated host is bound to a part of the cores
     np = 3 if case.hosts == 1 else 4
     helper = [os.path.join(build, "bin/helper-drill"), case.fault, case.place, str(case.culprit),
               os.path.join(work, "model.gguf"), token]

@@ -191,7 +191,7 @@ Test(info, check_without_mpirun, .timeout = 60) {
 /* Also of the last of many hosts, which had none beyond 64 links. */
 /* mpirun binds one rank, or two, to a core each. */
 Test(info, cores_that_the_launcher_leaves_idle, .timeout = 60) {
-    static const char text[] = "the launcher has bound the 1 rank of this host to 1 of its ";
+    static const char text[] = "the 1 rank of this host is bound to 1 of its ";
     static const char one_core[] = "OMPI_MCA_hwloc_base_binding_policy=core";
     if (!strncmp(sheaf_world_mpi(), "MPICH", 5)) cr_skip_test("MPICH binds no ranks");
     if (sysconf(_SC_NPROCESSORS_ONLN) < 2) cr_skip_test("a machine of one processor");

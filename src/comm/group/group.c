@@ -2,10 +2,8 @@
  *
  * A group is made by all ranks together or by none: each step that can fail on one rank ends in a
  * vote. The memory of a host's members is one mapping, first touched by the ranks that use it. */
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "base/hash.h"
 #include "base/settings.h"
@@ -199,32 +197,23 @@ static enum sheaf_status map_memory(struct sheaf_comm *comm) {
     return SHEAF_STATUS_SUCCESS;
 }
 
-/* A waiting member must not occupy the core of a member that it waits for: that happens with more
- * members than cores, counted over all bindings of the host (hosts of a simulated cluster are bound
- * to a core each). */
+/* A waiting member must not occupy the core of a member that it waits for: that happens where more members than CPUs
+ * meet, by the bindings of the ranks (hosts of a simulated cluster are bound to a core each). */
 static enum sheaf_status choose_spins(struct sheaf_comm *comm) {
     struct sheaf__world *w = sheaf__world();
     const int host = sheaf_world_host_index(w->rank);
-    cpu_set_t mine, here, *all = calloc((size_t)w->size, sizeof *all);
-    CPU_ZERO(&mine);
-    CPU_ZERO(&here);
+    struct sheaf__cpus own;
+    int *members = calloc((size_t)w->size, sizeof *members);
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    if (sched_getaffinity(0, sizeof mine, &mine)) CPU_ZERO(&mine); /* more CPUs than it can hold */
-    if (!all) st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", WHAT);
-    if (!(st = sheaf_world_agree(st, WHAT)))
-        st = sheaf_world_all_gather(&mine, sizeof mine, all, WHAT);
-    int on_host = 0;
-    for (int m = 0; m < comm->n && !st; m++) {
-        if (sheaf_world_host_index(comm->rank_of[m]) != host) continue;
-        CPU_OR(&here, &here, &all[comm->rank_of[m]]);
-        on_host++;
-    }
-    free(all);
-    const bool known = CPU_COUNT(&here) > 0;
-    const long cores = known ? CPU_COUNT(&here) : sysconf(_SC_NPROCESSORS_ONLN);
-    if (on_host > cores || (known && comm->n_local > CPU_COUNT(&mine))) w->crowded = true;
+    if (!members) st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", WHAT);
+    if (!w->cpus) sheaf__cpus_here(&own);
+    for (int m = 0; m < comm->n && !st; m++)
+        if (sheaf_world_host_index(comm->rank_of[m]) == host) members[comm->rank_of[m]]++;
+    if (!st && sheaf__cpus_each(w->cpus ? w->cpus : &own, members, w->size, w->rank) < 1)
+        w->crowded = true;
+    free(members);
     comm->spins = w->crowded ? SPINS_CROWDED : SPINS;
-    return st;
+    return sheaf_world_agree(st, WHAT);
 }
 
 static void set_levels(struct sheaf_comm *comm) {

@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "backend/locality.h"
 #include "comm/world/board.h"
 
 enum { SHEAF__HOST_NAME_BYTES = 64 };
@@ -27,7 +28,8 @@ struct sheaf__world {
     int *host_of;                              /* [size] */
     int *share_of;                             /* [size] lowest rank that shares memory with it */
     char (*host_name)[SHEAF__HOST_NAME_BYTES]; /* [size] */
-    bool crowded; /* more ranks than cores on this host: give up the core early */
+    struct sheaf__cpus *cpus;                  /* [size] of each rank when the job started */
+    bool crowded; /* other ranks need the cores of this one: give them up early */
     uint64_t limit_ns[SHEAF_PHASE_COUNT], heartbeat_ns;
     _Atomic uint64_t group_limit_ns; /* the longest that a group has for a collective */
     /* sheaf_world_expect_end: when it was called, 0: not; and when MPI_Finalize was entered */

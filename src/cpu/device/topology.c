@@ -1,13 +1,13 @@
 /* Cores and domains by hwloc. See topology.h.
  *
- * Sharing between ranks. A launcher may bind each rank to its own cores, bind several ranks to the
- * same cores, or bind no rank; a rank sees only its own binding. With C cores on the host, c in the
- * binding and L local ranks:
- *   c < C and L * c <= C   bindings can be disjoint: taken as they are (mpirun's default)
- *   c == C                 no rank is bound: rank r takes cores [C r / L, C (r+1) / L); with more
- *                          ranks than cores it shares one
- *   c < C and L * c > C    ranks must overlap, and which ones do is unknown: C / L threads, each
- *                          free to move inside the binding
+ * Sharing between ranks. A launcher, or taskset, may bind each rank to its own cores, bind several
+ * ranks to the same cores, or bind no rank; the ranks of a host know each other's bindings (D185). A
+ * binding of c cores
+ *   meets no other           is taken as it is (mpirun's default)
+ *   is that of n ranks       is divided: the r-th of them takes cores [c r / n, c (r+1) / n); with
+ *                            more ranks than cores it shares one
+ *   meets different ones     is kept, with threads for its part if all ranks share each CPU evenly,
+ *                            each free to move inside the binding
  * Cores shared with another rank or device are marked: waits on them must not spin.
  *
  * A control group may leave less time than the cores have (docker --cpus, limits of Kubernetes). All threads stop for
@@ -43,13 +43,12 @@ struct sheaf__cpu_topology {
 
 /* Settings and facts that decide the cut. */
 struct situation {
-    int host_cores;
-    int local_rank, local_size;
-    long devices; /* per domain */
-    long threads; /* per device, 0: not set */
+    int host_cores, used_cores; /* used: by any rank of the host */
+    struct sheaf__locality ranks;
+    long devices;  /* per domain */
+    long threads;  /* per device, 0: not set */
     bool launched; /* by mpirun, srun, ... */
-    bool overlap;  /* ranks overlap in an unknown way */
-    bool shared;   /* more ranks than cores */
+    bool shared;   /* with other ranks */
     size_t cpus;   /* as much time as these have is what the control groups leave to all ranks */
 };
 
@@ -69,22 +68,29 @@ static int numa_of(hwloc_topology_t hwloc, hwloc_const_cpuset_t core) {
     return -1;
 }
 
+static void take_cpus(hwloc_cpuset_t set, const struct sheaf__cpus *cpus) {
+    for (unsigned i = 0; i < sizeof cpus->word / sizeof *cpus->word; i++)
+        hwloc_bitmap_set_ith_ulong(set, i, cpus->word[i]);
+}
+
 /* Cores of the binding, each as its processing units inside the binding, in hwloc's order, which
  * keeps neighbours together. Machines that report no cores count processing units. */
 static enum sheaf_status list_cores(struct sheaf__cpu_topology *t, struct situation *s) {
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
-    hwloc_cpuset_t binding = hwloc_bitmap_alloc();
+    hwloc_cpuset_t binding = hwloc_bitmap_alloc(), used = hwloc_bitmap_alloc();
     hwloc_obj_type_t type = HWLOC_OBJ_CORE;
     if (hwloc_get_nbobjs_by_type(t->hwloc, type) <= 0) type = HWLOC_OBJ_PU;
     s->host_cores = hwloc_get_nbobjs_by_type(t->hwloc, type);
-    if (!binding || s->host_cores <= 0) {
+    if (!binding || !used || s->host_cores <= 0) {
         status = sheaf_set_error(SHEAF_STATUS_FAILED, "cpu: hwloc finds no processor core");
         goto out;
     }
-    if (!t->real || hwloc_get_cpubind(t->hwloc, binding, HWLOC_CPUBIND_PROCESS) != 0 ||
-        hwloc_bitmap_iszero(binding)) {
+    take_cpus(used, &s->ranks.used);
+    if (s->launched)
+        take_cpus(binding, &s->ranks.binding);
+    else if (!t->real || hwloc_get_cpubind(t->hwloc, binding, HWLOC_CPUBIND_PROCESS) != 0 ||
+             hwloc_bitmap_iszero(binding))
         hwloc_bitmap_copy(binding, hwloc_topology_get_topology_cpuset(t->hwloc));
-    }
     t->cores = calloc((size_t)s->host_cores, sizeof *t->cores);
     t->core_numa = calloc((size_t)s->host_cores, sizeof *t->core_numa);
     if (!t->cores || !t->core_numa) {
@@ -97,6 +103,7 @@ static enum sheaf_status list_cores(struct sheaf__cpu_topology *t, struct situat
         before = numa;
         numa = numa_of(t->hwloc, core->cpuset);
         t->n_domains += i == 0 || numa != before;
+        s->used_cores += hwloc_bitmap_intersects(core->cpuset, used);
         if (!hwloc_bitmap_intersects(core->cpuset, binding)) continue;
         hwloc_cpuset_t units = hwloc_bitmap_dup(core->cpuset);
         if (!units) {
@@ -113,6 +120,7 @@ static enum sheaf_status list_cores(struct sheaf__cpu_topology *t, struct situat
     }
 out:
     hwloc_bitmap_free(binding);
+    hwloc_bitmap_free(used);
     return status;
 }
 
@@ -126,27 +134,26 @@ static void keep_cores(struct sheaf__cpu_topology *t, int first, int last) {
 }
 
 static void share_with_ranks(struct sheaf__cpu_topology *t, struct situation *s) {
-    const int n = s->local_size, r = s->local_rank, cores = s->host_cores;
-    s->shared = n > cores;
-    if (n <= 1) return;
-    if (t->n_cores == cores) {
-        int first = (int)((long)cores * r / n), last = (int)((long)cores * (r + 1) / n);
-        keep_cores(t, first, last > first ? last : first + 1);
-    } else if ((long)n * t->n_cores > cores) {
-        s->overlap = true;
-    }
+    const long n = s->ranks.twins, r = s->ranks.twin, cores = t->n_cores;
+    s->shared = s->ranks.mixed || n > cores;
+    if (s->ranks.mixed) return;
+    const int first = (int)(cores * r / n), last = (int)(cores * (r + 1) / n);
+    keep_cores(t, first, last > first ? last : first + 1);
+    s->ranks.part = 1;
 }
 
 /* mpirun binds a rank to one core if there are two ranks or fewer, on hosts of any size. A setting of
  * threads says that this is meant. */
-static void warn_of_idle_cores(const struct sheaf__cpu_topology *t, const struct situation *s) {
-    const long used = (long)s->local_size * t->n_cores;
-    if (!s->launched || s->local_rank || s->threads || 2 * used > s->host_cores) return;
-    sheaf_log(SHEAF_LOG_WARN,
-              "cpu: the launcher has bound the %d rank%s of this host to %ld of its %d cores; "
-              "with mpirun, --bind-to none or numa gives them all (SHEAF_CPU_THREADS says how many "
-              "threads a rank takes, and that this is meant)",
-              s->local_size, s->local_size == 1 ? "" : "s", used, s->host_cores);
+static void warn_of_idle_cores(const struct situation *s) {
+    if (!s->launched || s->ranks.rank || s->threads) return;
+    if (2 * s->used_cores > s->host_cores) return;
+    const bool one = s->ranks.size == 1;
+    sheaf_log(
+        SHEAF_LOG_WARN,
+        "cpu: the %d rank%s of this host %s bound to %d of its %d cores; with mpirun, --bind-to "
+        "none or numa gives them all, unless taskset or the like binds them, too "
+        "(SHEAF_CPU_THREADS says how many threads a rank takes, and that this is meant)",
+        s->ranks.size, one ? "" : "s", one ? "is" : "are", s->used_cores, s->host_cores);
 }
 
 /* ", CPUs 0-3,8": the processing units of the place, by the operating system's numbers; "" without
@@ -197,13 +204,11 @@ static enum sheaf_status cut_domain(struct sheaf__cpu_topology *t, const struct 
         p->n_cores = b - a;
         p->numa = t->core_numa[first];
         p->memory_share = (int)s->devices * sharers;
-        p->limit_share = (int)s->devices * s->local_size * n_domains;
-        p->shared = s->shared || s->overlap || s->devices > n || s->cpus < (size_t)p->limit_share;
+        p->limit_share = (int)s->devices * s->ranks.size * n_domains;
+        p->shared = s->shared || s->devices > n || s->cpus < (size_t)p->limit_share;
         p->n_threads = sheaf__cpu_threads_of(p->n_cores, s->cpus, p->limit_share);
-        if (s->overlap) {
-            int part = s->host_cores / s->local_size;
-            if (p->n_threads > part) p->n_threads = part > 0 ? part : 1;
-        }
+        const int part = (int)(p->n_cores * s->ranks.part);
+        if (p->n_threads > part) p->n_threads = part > 0 ? part : 1;
         if (s->threads > p->n_cores && !p->shared) {
             return sheaf_set_error(SHEAF_STATUS_INVALID,
                                    "setting SHEAF_CPU_THREADS is '%ld', but CPU%d has "
@@ -223,7 +228,7 @@ static enum sheaf_status cut(struct sheaf__cpu_topology *t, const struct situati
     int mine = 0;
     for (int i = 0; i < t->n_cores; i++) mine += i == 0 || t->core_numa[i] != t->core_numa[i - 1];
     /* Ranks that use the memory of one domain, supposing that they spread evenly. */
-    int sharers = (s->local_size * mine + t->n_domains - 1) / t->n_domains;
+    int sharers = (s->ranks.size * mine + t->n_domains - 1) / t->n_domains;
     t->places = calloc((size_t)mine * (size_t)s->devices, sizeof *t->places);
     if (!t->places) {
         return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "cpu: no memory for %ld devices",
@@ -239,11 +244,13 @@ static enum sheaf_status cut(struct sheaf__cpu_topology *t, const struct situati
 }
 
 enum sheaf_status sheaf__cpu_topology_load(struct sheaf__cpu_topology **out) {
-    struct situation s = {.devices = 1};
+    struct situation s = {.devices = 1,
+                          .launched = sheaf__get_locality(),
+                          .ranks = {.size = 1, .twins = 1, .part = 1}};
     struct sheaf__cpu_topology *t = NULL;
     enum sheaf_status status;
     *out = NULL;
-    s.launched = sheaf__get_locality(&s.local_rank, &s.local_size);
+    if (s.launched) s.ranks = *sheaf__get_locality();
     status = sheaf__setting_int(SHEAF__SET_CPU_DEVICES, &s.devices);
     if (status != SHEAF_STATUS_SUCCESS) return status;
     status = sheaf__setting_int(SHEAF__SET_CPU_THREADS, &s.threads);
@@ -263,7 +270,7 @@ enum sheaf_status sheaf__cpu_topology_load(struct sheaf__cpu_topology **out) {
     s.cpus = t->real ? limits_of_groups().cpus : SIZE_MAX;
     status = list_cores(t, &s);
     if (status != SHEAF_STATUS_SUCCESS) goto out;
-    warn_of_idle_cores(t, &s);
+    warn_of_idle_cores(&s);
     share_with_ranks(t, &s);
     status = cut(t, &s);
 out:
