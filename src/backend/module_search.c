@@ -2,6 +2,7 @@
  * end the process with SIGBUS in the dynamic linker, not with an error. */
 #include "backend/module_search.h"
 #include "base/array.h"
+#include "base/file.h"
 #include "base/format.h"
 #include "base/settings.h"
 #include "sheaf/log.h"
@@ -40,7 +41,8 @@ static enum sheaf_status check_extent(const struct sheaf__module_kind *kind, con
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0 || fstat(fd, &file)) {
-        st = sheaf_set_error(SHEAF_STATUS_IO, "load %s %s: %s", kind->what, path, strerror(errno));
+        st = sheaf_set_error(SHEAF_STATUS_IO, "load %s %s: %s", kind->what, path,
+                             sheaf__errno_text(errno));
         goto out;
     }
     if (!S_ISREG(file.st_mode)) {
@@ -176,7 +178,7 @@ static void try_file(struct sheaf__module_search *s, const char *dir, const char
     return;
 full:
     sheaf__module_failed(
-        s, sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "load %ss: out of memory", s->kind->what));
+        s, sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "load %s: out of memory", s->kind->what));
 }
 
 /* named: by the user, so it has to exist. */
@@ -185,11 +187,12 @@ static void look_into(struct sheaf__module_search *s, const char *dir, bool name
     const int n = scandir(dir, &files, is_module_file, alphasort); /* sorted: alike everywhere */
     int tried = 0;
     if (n < 0) {
-        if (named && !s->kind->family) { /* said once, by the search for backends */
+        /* a directory that the user names wrongly is said once, by the search for backends */
+        if (errno == EMFILE || (named && !s->kind->family))
             sheaf__module_failed(s, sheaf_set_error(SHEAF_STATUS_IO,
-                                                    "load backends from directory '%s': %s", dir,
-                                                    strerror(errno)));
-        }
+                                                    "load %s%s from directory '%s': %s",
+                                                    s->kind->what, s->kind->family ? "" : "s", dir,
+                                                    sheaf__errno_text(errno)));
         return;
     }
     for (int i = 0; i < n; i++) tried += wanted(s, files[i]->d_name);

@@ -1,4 +1,4 @@
-/* The end of a file that a stream writes.
+/* Words for files that cannot be opened, and the end of one that a stream writes.
  *
  * A stream keeps that a write failed, not why, and errno may be another call's by the time that one
  * asks. */
@@ -8,6 +8,12 @@
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <string.h>
+
+/* What failed, and what to do where that is always the same. */
+static inline const char *sheaf__errno_text(int error) {
+    return error == EMFILE ? "Too many open files; raise the limit (ulimit -n)" : strerror(error);
+}
 
 /* Closes f. Returns 0 if all that was written arrived, else an errno: EIO if an earlier write
  * failed and the end did not. */

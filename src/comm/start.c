@@ -5,6 +5,7 @@
  * network, UTS and process namespaces: only then can each reach the other's memory. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -105,6 +106,18 @@ static void prepare_open_mpi(void) {
     const char *all = getenv("OMPI_COMM_WORLD_SIZE"), *here = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
     setenv("OMPI_MCA_async_mpi_finalize", "1", 0);
     if (all && here && !strcmp(all, here)) setenv("OMPI_MCA_pml", "ob1", 0);
+}
+
+/* MPI, hwloc and the reading of /proc do without what they cannot open, or fail with words of their own. */
+static void warn_of_few_descriptors(void) {
+    enum { OWN = 64 }; /* two ranks on a host take 22 each, with Open MPI 4.1 */
+    struct rlimit limit;
+    const struct sheaf__launch job = sheaf__launcher_job();
+    if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= OWN + (rlim_t)job.size) return;
+    sheaf_log(SHEAF_LOG_WARN,
+              "start: rank %d may have %llu files open, which can be too few for it: if anything "
+              "fails, raise the limit to %d or more (ulimit -n)",
+              job.rank, (unsigned long long)limit.rlim_cur, OWN + job.size);
 }
 
 static enum sheaf_status start_mpi(const void *mpi_comm, bool initialized) {
@@ -369,6 +382,7 @@ enum sheaf_status sheaf_world_init(const struct sheaf_world_params *given) {
     }
     char why[256] = "";
     if (settings) snprintf(why, sizeof why, "%s", sheaf_last_error());
+    warn_of_few_descriptors();
     sheaf__board_own();
     if ((st = sheaf__watch_start())) return st;
     if ((st = start_mpi(params.mpi_comm, initialized))) {

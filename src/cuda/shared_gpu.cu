@@ -23,6 +23,7 @@
 
 #include "backend/devcomm.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "cuda/device.h"
 
 namespace {
@@ -111,7 +112,7 @@ enum sheaf_status make_key(uint8_t out[SHEAF__DEVCOMM_KEY_BYTES]) {
         failed = errno;
     if (failed) {
         if (fd >= 0) close(fd);
-        return sheaf_set_error(SHEAF_STATUS_IO, "memory to share: %s", strerror(failed));
+        return sheaf_set_error(SHEAF_STATUS_IO, "memory to share: %s", sheaf__errno_text(failed));
     }
     k.fd = (uint64_t)fd;
     memset(out, 0, SHEAF__DEVCOMM_KEY_BYTES);
@@ -203,7 +204,7 @@ enum sheaf_status share_table(struct made *m) {
     }
     if (fd >= 0) close(fd);
     if (p == MAP_FAILED)
-        return sheaf_set_error(SHEAF_STATUS_IO, "shared memory %s: %s", name, strerror(failed));
+        return sheaf_set_error(SHEAF_STATUS_IO, "shared memory %s: %s", name, sheaf__errno_text(failed));
     m->table = (struct table *)p;
     if (m->table->token != k.token)
         return sheaf_set_error(SHEAF_STATUS_PEER, "shared memory %s is of another process", name);

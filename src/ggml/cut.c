@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/hash.h"
 #include "base/settings.h"
 #include "base/shares.h"
@@ -98,7 +99,7 @@ struct line {
 
 static enum sheaf_status cannot_read(const char *path) {
     return sheaf_set_error(SHEAF_STATUS_IO, "SHEAF_GGML_SPLIT: cannot read %s: %s", path,
-                           strerror(errno));
+                           sheaf__errno_text(errno));
 }
 
 static enum sheaf_status bad_line(const char *path, int number) {

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/lack.h"
 #include "ggml/engine_impl.h"
 #include "ggml/file.h"
@@ -71,7 +72,7 @@ static void put_why(struct sheaf__text *why, const char *path, enum gg_file_lack
         [GG_FILE_OTHER_CONTENT] = "has other bytes than on rank 0",
     };
     if (lack == GG_FILE_FAILS)
-        sheaf__put(why, "cannot open %s: %s", path, strerror(error));
+        sheaf__put(why, "cannot open %s: %s", path, sheaf__errno_text(error));
     else
         sheaf__put(why, "%s %s", path, texts[lack]);
 }

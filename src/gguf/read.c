@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/array.h"
+#include "base/file.h"
 #include "gguf/gguf_impl.h"
 
 struct reader {
@@ -368,7 +369,8 @@ static enum sheaf_status open_file(const char *path, struct sheaf_gguf *gguf) {
     /* O_NONBLOCK: opening a pipe must not wait for its writer */
     gguf->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (gguf->fd < 0)
-        return sheaf_set_error(SHEAF_STATUS_IO, "cannot open %s: %s", path, strerror(errno));
+        return sheaf_set_error(SHEAF_STATUS_IO, "cannot open %s: %s", path,
+                               sheaf__errno_text(errno));
     struct stat st;
     if (fstat(gguf->fd, &st) < 0)
         return sheaf_set_error(SHEAF_STATUS_IO, "cannot stat %s: %s", path, strerror(errno));

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/format.h"
 #include "gguf/gguf_impl.h"
 
@@ -335,7 +336,8 @@ enum sheaf_status sheaf_gguf_write_from(const struct sheaf_gguf *gguf, const cha
     }
     w.file = fopen(part, "wbxe");
     if (!w.file) {
-        status = sheaf_set_error(SHEAF_STATUS_IO, "cannot create %s: %s", part, strerror(errno));
+        status = sheaf_set_error(SHEAF_STATUS_IO, "cannot create %s: %s", part,
+                                 sheaf__errno_text(errno));
         goto out;
     }
     errno = 0;

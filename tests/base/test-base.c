@@ -344,6 +344,11 @@ static ssize_t fail_once(void *user, const char *data, size_t n) {
     return 0;
 }
 
+Test(file, says_what_to_do_when_too_many_are_open) {
+    cr_expect_str_eq(sheaf__errno_text(EMFILE), "Too many open files; raise the limit (ulimit -n)");
+    cr_expect_str_eq(sheaf__errno_text(ENOENT), strerror(ENOENT));
+}
+
 Test(file, tells_at_its_end_that_a_write_was_lost) {
     static const char line[] = "some words\n";
     int writes = 0;

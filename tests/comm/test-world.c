@@ -328,6 +328,26 @@ Test(world_ranks, know_ranks_on_their_cpus, .timeout = 120) {
         }
     }
 }
+/* A limit of open files ends a start in many ways, most of them Open MPI's own; sheaf names the limit before. */
+Test(world_ranks, name_a_low_limit_of_open_files, .timeout = 300) {
+    static const struct {
+        int limit;
+        bool starts, warns; /* starts: surely */
+    } cases[] = {{12, false, true}, {16, false, true}, {18, false, true},
+                 {20, false, true}, {65, true, true},  {66, true, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char cmd[512];
+        snprintf(cmd, sizeof cmd,
+                 "exec mpirun --allow-run-as-root --oversubscribe -np 2 sh -c 'ulimit -n %d; exec "
+                 "%s/bin/helper-world bindings'",
+                 cases[i].limit, SHEAF_BUILD_DIR);
+        const int rc = run_command(cmd, 60, out, sizeof out);
+        cr_expect(rc >= 0 && (rc == 0 || !cases[i].starts), "limit %d: status %d\n%s",
+                  cases[i].limit, rc, out);
+        cr_expect_eq(strstr(out, "ulimit -n") != NULL, cases[i].warns, "limit %d\n%s",
+                     cases[i].limit, out);
+    }
+}
 /* On one host it need not look for one; what the user says comes first. */
 Test(world_ranks, tell_open_mpi_its_transport, .timeout = 120) {
     const bool open_mpi = strncmp(sheaf_world_mpi(), "MPICH", 5) != 0;

@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "cpu/kernels/kernels.h"
 #include "mpirun.h"
@@ -149,6 +151,23 @@ Test(cpu_modules, what_is_named_must_be_there_and_fit) {
         snprintf(cmd, sizeof cmd, "SHEAF_CPU_ISA=%s \"$I\"", table(i));
         uses(cmd, run(cmd, out, sizeof out), out, table(i));
     }
+}
+
+/* The folders cannot be read then, which is no lack of files. */
+Test(cpu_modules_limits, no_descriptor_is_left) {
+    char log[] = "/tmp/sheaf-kernels-log.XXXXXX", text[1024] = "";
+    const int fd = mkstemp(log);
+    struct rlimit limit;
+    cr_assert(fd >= 0 && !unlink(log) && dup2(fd, STDERR_FILENO) >= 0);
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    limit.rlim_cur = 3;
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    unsetenv("SHEAF_CPU_ISA");
+    cr_expect_str_eq(sheaf__cpu_kernels()->name, "portable");
+    cr_assert_gt(pread(fd, text, sizeof text - 1, 0), 0);
+    cr_expect(strstr(text, "load CPU kernels from directory '") && strstr(text, "ulimit -n") &&
+                  !strstr(text, "no libsheaf-cpu"),
+              "%s", text);
 }
 
 static void *first_use(void *user) {

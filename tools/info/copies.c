@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/hash.h"
 #include "model/file/weights.h"
 
@@ -39,7 +40,8 @@ static enum sheaf_status hash_file(const char *path, uint64_t *block, uint64_t *
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
     if (fd < 0)
-        return sheaf_set_error(SHEAF_STATUS_IO, "cannot open %s: %s", path, strerror(errno));
+        return sheaf_set_error(SHEAF_STATUS_IO, "cannot open %s: %s", path,
+                               sheaf__errno_text(errno));
     for (;;) {
         const ssize_t n = read_block(fd, (char *)block);
         if (n < 0)

@@ -87,7 +87,7 @@ enum sheaf_status plan_dot_begin(const char *path, const char *title, struct pla
         const int e = errno;
         plan_dot_end(d);
         return sheaf_set_error(SHEAF_STATUS_IO, "--plan-dot: cannot write %s: %s", path,
-                               strerror(e));
+                               sheaf__errno_text(e));
     }
     fputs("digraph plan {\n  label=\"", d->file);
     put_text(d->file, title);

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/array.h"
+#include "base/file.h"
 #include "base/text.h"
 
 enum {
@@ -113,7 +114,9 @@ static enum sheaf_status open_dump(const char *path, struct dump *d) {
     struct stat st;
     FILE *f = fd < 0 ? NULL : fdopen(fd, "r");
     if (!f && fd >= 0) close(fd);
-    if (!f) return sheaf_set_error(SHEAF_STATUS_IO, "cannot open %s: %s", path, strerror(errno));
+    if (!f)
+        return sheaf_set_error(SHEAF_STATUS_IO, "cannot open %s: %s", path,
+                               sheaf__errno_text(errno));
     const bool regular = !fstat(fd, &st) && S_ISREG(st.st_mode);
     const enum sheaf_status status = read_dump(regular ? f : NULL, path, d);
     fclose(f);
@@ -162,7 +165,9 @@ static void leave_out(struct dumps *out) {
 static enum sheaf_status read_all(const char *dir, struct dumps *out) {
     DIR *d = opendir(dir);
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    if (!d) return sheaf_set_error(SHEAF_STATUS_IO, "cannot open %s: %s", dir, strerror(errno));
+    if (!d)
+        return sheaf_set_error(SHEAF_STATUS_IO, "cannot open %s: %s", dir,
+                               sheaf__errno_text(errno));
     for (const struct dirent *e; !st && (e = readdir(d));) {
         char path[4096];
         const size_t n = strlen(e->d_name);

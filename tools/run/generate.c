@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/array.h"
+#include "base/file.h"
 #include "sheaf/world.h"
 
 #include "run.h"
@@ -57,7 +58,8 @@ static enum sheaf_status open_logits(struct answer *a) {
     if (!a->o->logits || !is_root()) return SHEAF_STATUS_SUCCESS;
     a->logits_file = fopen(a->o->logits, "wbe");
     if (a->logits_file) return SHEAF_STATUS_SUCCESS;
-    return sheaf_set_error(SHEAF_STATUS_IO, "cannot create %s: %s", a->o->logits, strerror(errno));
+    return sheaf_set_error(SHEAF_STATUS_IO, "cannot create %s: %s", a->o->logits,
+                           sheaf__errno_text(errno));
 }
 
 static enum sheaf_status keep_prompt(struct answer *a, const struct sheaf_model_event *e) {

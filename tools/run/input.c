@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "sheaf/world.h"
 
 #include "run.h"
@@ -18,7 +19,9 @@ enum sheaf_status run_read_file(const char *path, char **text, size_t *len) {
     FILE *f = standard ? stdin : fopen(path, "rbe");
     *len = 0;
     *text = f ? malloc(cap) : NULL;
-    if (!f) return sheaf_set_error(SHEAF_STATUS_IO, "cannot open %s: %s", path, strerror(errno));
+    if (!f)
+        return sheaf_set_error(SHEAF_STATUS_IO, "cannot open %s: %s", path,
+                               sheaf__errno_text(errno));
     while (*text) {
         *len += fread(*text + *len, 1, cap - *len, f);
         if (*len < cap) break;

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "sheaf/meta.h"
 #include "sheaf/trace.h"
 #include "sheaf/world.h"
@@ -42,7 +43,8 @@ static enum sheaf_status check_output(const char *path) {
     if (!path || (any && S_ISFIFO(there.st_mode))) return SHEAF_STATUS_SUCCESS;
     FILE *f = fopen(path, "abe");
     if (!f)
-        return sheaf_set_error(SHEAF_STATUS_IO, "cannot create %s: %s", path, strerror(errno));
+        return sheaf_set_error(SHEAF_STATUS_IO, "cannot create %s: %s", path,
+                               sheaf__errno_text(errno));
     fclose(f);
     if (!any) unlink(path);
     return SHEAF_STATUS_SUCCESS;

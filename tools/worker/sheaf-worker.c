@@ -17,6 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/launcher.h"
 #include "common/tool.h"
 #include "ggml/claim.h"
@@ -207,7 +208,7 @@ static int run_program(char **argv) {
     const pid_t parent = getpid();
     sigset_t all, open;
     claim = gg_claim_make();
-    if (claim < 0) return fail(strerror(errno));
+    if (claim < 0) return fail(sheaf__errno_text(errno));
     in_open_mpi = getenv("OMPI_COMM_WORLD_SIZE") != NULL;
     sigfillset(&all);
     sigprocmask(SIG_SETMASK, &all, &open);

@@ -160,5 +160,5 @@ void sheaf__recorder_dump(int rank, int place) {
     if (!why) return;
     if (fd >= 0) unlink(path); /* cut off, it would be refused as damaged */
     if (fd >= 0 && !f) close(fd);
-    sheaf_log(SHEAF_LOG_WARN, "cannot write %s: %s", path, strerror(why));
+    sheaf_log(SHEAF_LOG_WARN, "cannot write %s: %s", path, sheaf__errno_text(why));
 }

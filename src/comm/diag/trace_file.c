@@ -158,7 +158,7 @@ enum sheaf_status sheaf_trace_write(const char *path) {
         st = sheaf_set_error(SHEAF_STATUS_INVALID, "%s: it was not started", WHAT);
     else if (sheaf_world_rank() == 0 && !(f = fopen(path, "we")))
         st = sheaf_set_error(SHEAF_STATUS_IO, "%s: cannot create %s: %s", WHAT, path,
-                             strerror(errno));
+                             sheaf__errno_text(errno));
     sheaf__events_record(false);
     st = sheaf_world_agree(st, WHAT);
     if (f && !st) fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", f);

@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "comm/transport/pending.h"
 #include "comm/transport/transport.h"
 
@@ -64,7 +65,7 @@ enum sheaf_status sheaf_comm_alloc(struct sheaf_comm *comm, int member, size_t b
     return SHEAF_STATUS_SUCCESS;
 fail:
     sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "comm alloc: cannot get %zu bytes to share: %s",
-                    size, strerror(errno));
+                    size, sheaf__errno_text(errno));
     if (fd >= 0) close(fd);
     return SHEAF_STATUS_ALLOC_FAILED;
 }
@@ -132,7 +133,7 @@ static __attribute__((noinline)) bool map_view(struct sheaf__call *c, int place,
     const struct sheaf_comm *comm = c->comm;
     sheaf__describe_call(c, doing, sizeof doing);
     sheaf__fail(SHEAF_STATUS_IO, "%s: cannot map the registered memory of %s (%s): %s", doing,
-                sheaf__rank_text(sheaf__rank_at(comm, place)), path, strerror(why));
+                sheaf__rank_text(sheaf__rank_at(comm, place)), path, sheaf__errno_text(why));
     return false;
 }
 

@@ -1,5 +1,6 @@
 /* The addresses that control connections use. Never a wildcard; a public address only if the user
  * names it. */
+#include "base/file.h"
 #include "base/settings.h"
 #include "base/text.h"
 #include "comm/watch/watch_impl.h"
@@ -130,7 +131,7 @@ enum sheaf_status sheaf__address_own(bool one_host, struct sheaf__address_list *
     if (!launcher.n) from_name(host, &launcher);
     if (getifaddrs(&all))
         return sheaf_set_error(SHEAF_STATUS_IO, "start: cannot list network interfaces: %s",
-                               strerror(errno));
+                               sheaf__errno_text(errno));
     for (const struct ifaddrs *i = all; i; i = i->ifa_next) {
         struct sockaddr_in in;
         char name[SHEAF__ADDRESS_TEXT];

@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/sha256.h"
 #include "base/text.h"
 
@@ -193,7 +194,7 @@ static void begin_try(struct attempt *a, uint64_t now) {
     a->since[i] = now;
     a->line[i].fd = sheaf__address_connect(address, port);
     a->n_tried++;
-    if (a->line[i].fd < 0) give_up(a, i, strerror(errno));
+    if (a->line[i].fd < 0) give_up(a, i, sheaf__errno_text(errno));
 }
 
 static bool more_addresses(const struct attempt *a) {
@@ -377,7 +378,7 @@ enum sheaf_status sheaf__gate_open(struct sheaf__gate *g, uint8_t offer[SHEAF__O
             char text[SHEAF__ADDRESS_TEXT];
             sheaf__address_text(list.address[i], text);
             return sheaf_set_error(SHEAF_STATUS_IO, "start: cannot listen on %s: %s", text,
-                                   strerror(errno));
+                                   sheaf__errno_text(errno));
         }
         g->listeners[g->n_listeners++] = fd;
         sheaf__put_le(offer + 8 * i, list.address[i], 4);

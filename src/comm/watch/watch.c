@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/thread.h"
 #include "comm/watch/guard.h"
 #include "comm/watch/watch_impl.h"
@@ -39,7 +40,7 @@ static enum sheaf_status start_thread(void) {
     sheaf__guard.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (sheaf__guard.wake < 0)
         return sheaf_set_error(SHEAF_STATUS_FAILED, "start: no descriptor for the guard: %s",
-                               strerror(errno));
+                               sheaf__errno_text(errno));
     atomic_store(&sheaf__guard.stop, false); /* an earlier start of the world was refused */
     atomic_store(&sheaf__guard.ended, false);
     const int code = sheaf__thread_start(&sheaf__guard.thread, sheaf__guard_run, NULL);
@@ -63,9 +64,8 @@ static enum sheaf_status without_pidfd(int error, int rank, int64_t pid) {
                                sheaf__rank_text(rank), (long long)pid);
     case EMFILE:
     case ENFILE:
-        return sheaf_set_error(SHEAF_STATUS_FAILED,
-                               "start: no descriptor to watch %s: %s; raise the limit (ulimit -n)",
-                               sheaf__rank_text(rank), strerror(error));
+        return sheaf_set_error(SHEAF_STATUS_FAILED, "start: no descriptor to watch %s: %s",
+                               sheaf__rank_text(rank), sheaf__errno_text(error));
     default:
         return SHEAF_STATUS_SUCCESS;
     }

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/arith.h"
+#include "base/file.h"
 #include "comm/world/world.h"
 
 /* offer on the wire: pid 8, descriptor 8, token 8, bytes 8 */
@@ -71,7 +72,7 @@ static enum sheaf_status offer(size_t bytes, const char *what, int *fd, void **m
     uint64_t token = 0;
     if ((*fd = sheaf__shared_file(sheaf__whole_pages(bytes))) < 0)
         return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: cannot make %zu bytes to share: %s",
-                               what, bytes, strerror(errno));
+                               what, bytes, sheaf__errno_text(errno));
     enum sheaf_status st = map(*fd, bytes, what, memory);
     if (st) return st;
     if (getrandom(&token, sizeof token, 0) != sizeof token) token = sheaf__time_ns();
@@ -97,9 +98,11 @@ static enum sheaf_status take(size_t bytes, const uint8_t *msg, int from, const 
     const int fd = sheaf__shared_open(pid, number, sheaf__whole_pages(bytes));
     if (fd < 0)
         return sheaf_set_error(SHEAF_STATUS_IO,
-                               "%s: cannot open the shared memory of %s (%s: %s); run all ranks of "
-                               "a host as one user, or set SHEAF_COMM_TRANSPORT=mpi",
-                               what, sheaf__rank_text(from), path, strerror(errno));
+                               "%s: cannot open the shared memory of %s (%s: %s)%s", what,
+                               sheaf__rank_text(from), path, sheaf__errno_text(errno),
+                               errno == EMFILE ? ""
+                                               : "; run all ranks of a host as one user, or set "
+                                                 "SHEAF_COMM_TRANSPORT=mpi");
     enum sheaf_status st = map(fd, bytes, what, memory);
     close(fd);
     if (!st && memcmp(*memory, &token, sizeof token))
