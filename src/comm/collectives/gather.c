@@ -202,10 +202,10 @@ enum sheaf_status sheaf__broadcast(struct sheaf__call *c, uint8_t *data, size_t 
     for (uint64_t k = 0; k < steps; k++, c->self->step++) {
         const uint64_t step = c->self->step;
         const size_t len = sheaf__piece_size(size, k, chunk);
-        uint8_t *part = data + (size_t)k * chunk;
+        const size_t from = (size_t)k * chunk;
         /* where this host finds the chunk */
         uint8_t *here = source ? sheaf__slot(comm, root_place, step) : sheaf__result(comm, step);
-        if (c->member == root && len) memcpy(here, part, len);
+        if (c->member == root && len) memcpy(here, data + from, len);
         if ((st = sheaf__arrive(c))) return st;
         if (c->leader && hosts) {
             if (!size) {
@@ -230,7 +230,7 @@ enum sheaf_status sheaf__broadcast(struct sheaf__call *c, uint8_t *data, size_t 
         } else if (hosts && (st = sheaf__await_result(c, step))) {
             return st;
         }
-        if (c->member != root && len) memcpy(part, here, len);
+        if (c->member != root && len) memcpy(data + from, here, len);
     }
     return SHEAF_STATUS_SUCCESS;
 }
