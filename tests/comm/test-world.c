@@ -327,6 +327,10 @@ Test(world_ranks, know_ranks_on_their_cpus, .timeout = 120) {
             cr_expect(strstr(out, want), "case %zu: no '%s' in\n%s", i, want, out);
         }
     }
+    snprintf(cmd, sizeof cmd, "exec taskset -c %s '%s/bin/helper-world' bindings", lists[0],
+             SHEAF_BUILD_DIR);
+    cr_assert_eq(run_command(cmd, 60, out, sizeof out), 0, "%s", out);
+    cr_expect_str_eq(out, "ok rank 0, crowded 0 0 1\n", "without mpirun: %s", out);
 }
 /* A limit of open files ends a start in many ways, most of them Open MPI's own; sheaf names the limit before. */
 Test(world_ranks, name_a_low_limit_of_open_files, .timeout = 300) {

@@ -8,11 +8,19 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "backend/locality.h"
 #include "cpu/device/topology.h"
 #include "sheaf/sheaf.h"
+
+/* In place of the C library's. */
+static bool without_affinity;
+int sched_getaffinity(pid_t pid, size_t size, cpu_set_t *set) {
+    memset(set, 0, size);
+    return without_affinity || syscall(SYS_sched_getaffinity, pid, size, set) < 0 ? -1 : 0;
+}
 
 static int bound_cores(void) {
     cpu_set_t set;
@@ -226,6 +234,35 @@ Test(cpu_topology, bound_ranks) {
     }
 }
 
+/* The message of the last topology that gave one. */
+static char warning[512];
+static void keep_warning(enum sheaf_log_level level, const char *text, void *user) {
+    (void)level, (void)user;
+    snprintf(warning, sizeof warning, "%s", text);
+}
+
+Test(cpu_topology, names_cores_that_no_rank_may_use) {
+    static const struct {
+        const char *bindings[2], *says;
+    } cases[] = {
+        {{"0-3", "0-3"}, "the 2 ranks of this host are bound to 4 of its 8 cores"},
+        {{"0", "1"}, "are bound to 2 of its 8 cores"},
+        {{"0-3", "4"}, ""}, /* more than half is used */
+        {{"0", "0-7"}, ""},
+    };
+    setenv("HWLOC_SYNTHETIC", "numa:1 core:8 pu:1", 1);
+    sheaf_log_set(keep_warning, NULL);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct sheaf__cpu_topology *t;
+        warning[0] = 0;
+        set_bindings(cases[i].bindings, 2, 0);
+        cr_assert_eq(sheaf__cpu_topology_load(&t), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+        cr_expect(*cases[i].says ? strstr(warning, cases[i].says) != NULL : !*warning,
+                  "case %zu: '%s'", i, warning);
+        sheaf__cpu_topology_free(t);
+    }
+}
+
 /* The place's own memory first, then the faster ones; what is near all places is none's. */
 Test(cpu_topology, memories_by_speed) {
     static const char *const expect[] = {"0 NUMA0, 2 HBM, 1 NUMA1, ", "3 NUMA3, 5 HBM, 4 NUMA4, "};
@@ -382,6 +419,13 @@ Test(cpu_topology, ranks_share_cpus_by_their_bindings) {
         cr_expect_float_eq(each, cases[i].each, 1e-6, "case %zu: %g", i, each);
         cr_expect_geq(each, cases[i].each, "case %zu", i);
     }
+    struct sheaf__cpus here;
+    without_affinity = true;
+    sheaf__cpus_here(&here);
+    without_affinity = false;
+    cr_expect_eq((long)sheaf__cpus_each(&here, (const int[]){1}, 1, 0),
+                 sysconf(_SC_NPROCESSORS_ONLN));
+
     struct sheaf__cpus used = cpus_of("0-2,5"), two[] = {cpus_of("0-2"), cpus_of("5")};
     const struct sheaf__locality l = sheaf__locality_of(two, (const int[]){1, 1}, 2, 1);
     cr_expect_arr_eq(&l.used, &used, sizeof used);

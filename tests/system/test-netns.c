@@ -54,6 +54,21 @@ Test(netns, ranks_are_dealt_out_to_the_hosts) {
               "%s", out);
 }
 
+/* The CPU has the same number on both. */
+Test(netns, ranks_share_no_cpu_with_other_hosts) {
+    char out[4000];
+    if (!possible()) return;
+    cr_assert_eq(run_clean(NETNS "-H 2 -- taskset -c $(taskset -c -p $$ | sed 's/.*: //; "
+                                 "s/[^0-9].*//') '" SHEAF_BUILD_DIR "/bin/helper-world' bindings",
+                           out, sizeof out),
+                 0, "%s", out);
+    for (int r = 0; r < 2; r++) {
+        char want[64];
+        snprintf(want, sizeof want, "ok rank %d, crowded 0 0 1\n", r);
+        cr_expect(strstr(out, want), "no '%s' in %s", want, out);
+    }
+}
+
 /* One of them with a folder for temporary files that Open MPI's options cannot name. */
 Test(netns, two_runs_at_once) {
     char out[4000];
