@@ -52,7 +52,7 @@ struct sheaf__locality sheaf__locality_of(const struct sheaf__cpus *bindings, co
         for (int i = 0; i < WORDS; i++) l.used.word[i] |= bindings[r].word[i];
     }
     for (int cpu = 0; cpu < SHEAF__MOST_CPUS; cpu++) cpus += has(mine, cpu);
-    l.part = sheaf__cpus_each(bindings, here, n, me) / (cpus ? cpus : 1);
+    l.part = sheaf__cpus_each(bindings, here, n, me) / cpus;
     return l;
 }
 

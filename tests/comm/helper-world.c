@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "comm/diag/events.h"
@@ -58,6 +59,18 @@ static bool bindings(void) {
     printf("ok rank %d, crowded %d %d %d\n", sheaf_world_rank(), crowded[0], crowded[1],
            crowded[2]);
     return true;
+}
+
+/* Rank 1 has no descriptor left for the memory of a group. */
+static bool no_descriptor(void) {
+    struct rlimit limit;
+    struct sheaf_comm *comm;
+    const int lowest = dup(0);
+    close(lowest);
+    if (getrlimit(RLIMIT_NOFILE, &limit)) return wrong("limit");
+    limit.rlim_cur = (rlim_t)lowest;
+    if (sheaf_world_rank() == 1 && setrlimit(RLIMIT_NOFILE, &limit)) return wrong("limit");
+    return !sheaf_comm_new((const int[]){0, 1}, 2, NULL, &comm);
 }
 
 /* What Open MPI was told of its transports. */
@@ -528,6 +541,7 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "last-work")) return last_work();
     if (!strcmp(argv[1], "info")) return quit(info());
     if (!strcmp(argv[1], "bindings")) return quit(bindings());
+    if (!strcmp(argv[1], "no-descriptor")) return quit(no_descriptor());
     if (!strcmp(argv[1], "transport")) return quit(transport());
     if (!strcmp(argv[1], "components")) return components();
     if (!strcmp(argv[1], "away")) return quit(launcher_away());

@@ -352,6 +352,13 @@ Test(world_ranks, name_a_low_limit_of_open_files, .timeout = 300) {
                      cases[i].limit, out);
     }
 }
+Test(world_ranks, name_the_limit_that_closes_shared_memory, .timeout = 60) {
+    const int rc = run_mpirun(2, NULL, 60, out, sizeof out, "helper-world no-descriptor");
+    cr_expect(run_returns(rc, 1), "status %d\n%s", rc, out);
+    cr_expect(strstr(out, "cannot open the shared memory of rank 0 (") &&
+                  strstr(out, ": Too many open files; raise the limit (ulimit -n))\n"),
+              "%s", out);
+}
 /* On one host it need not look for one; what the user says comes first. */
 Test(world_ranks, tell_open_mpi_its_transport, .timeout = 120) {
     const bool open_mpi = strncmp(sheaf_world_mpi(), "MPICH", 5) != 0;

@@ -243,19 +243,22 @@ static void keep_warning(enum sheaf_log_level level, const char *text, void *use
 
 Test(cpu_topology, names_cores_that_no_rank_may_use) {
     static const struct {
-        const char *bindings[2], *says;
+        const char *bindings[2];
+        int rank;
+        const char *says;
     } cases[] = {
-        {{"0-3", "0-3"}, "the 2 ranks of this host are bound to 4 of its 8 cores"},
-        {{"0", "1"}, "are bound to 2 of its 8 cores"},
-        {{"0-3", "4"}, ""}, /* more than half is used */
-        {{"0", "0-7"}, ""},
+        {{"0-3", "0-3"}, 0, "the 2 ranks of this host are bound to 4 of its 8 cores"},
+        {{"0", "1"}, 0, "are bound to 2 of its 8 cores"},
+        {{"0", "1"}, 1, ""},   /* said once */
+        {{"0-3", "4"}, 0, ""}, /* more than half is used */
+        {{"0", "0-7"}, 0, ""},
     };
     setenv("HWLOC_SYNTHETIC", "numa:1 core:8 pu:1", 1);
     sheaf_log_set(keep_warning, NULL);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct sheaf__cpu_topology *t;
         warning[0] = 0;
-        set_bindings(cases[i].bindings, 2, 0);
+        set_bindings(cases[i].bindings, 2, cases[i].rank);
         cr_assert_eq(sheaf__cpu_topology_load(&t), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
         cr_expect(*cases[i].says ? strstr(warning, cases[i].says) != NULL : !*warning,
                   "case %zu: '%s'", i, warning);
@@ -430,6 +433,8 @@ Test(cpu_topology, ranks_share_cpus_by_their_bindings) {
     const struct sheaf__locality l = sheaf__locality_of(two, (const int[]){1, 1}, 2, 1);
     cr_expect_arr_eq(&l.used, &used, sizeof used);
     cr_expect_arr_eq(&l.binding, &two[1], sizeof used);
+    cr_expect_float_eq(sheaf__cpus_each(two, (const int[]){2, 0}, 2, 1), 1, 1e-6,
+                       "a CPU without tasks");
 }
 
 Test(cpu_topology, threads_are_bound) {

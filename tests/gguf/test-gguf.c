@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -500,6 +501,16 @@ Test(gguf, no_file) {
     unlink(path);
     cr_assert_eq(mkfifo(path, 0600), 0);
     cr_assert_eq(sheaf_gguf_open(path, &g), SHEAF_STATUS_INVALID, "a pipe must not block");
+}
+
+Test(gguf, no_descriptor) {
+    struct rlimit limit;
+    struct sheaf_gguf *g;
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    limit.rlim_cur = 3;
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    cr_assert_eq(sheaf_gguf_open(path, &g), SHEAF_STATUS_IO);
+    cr_expect(strstr(sheaf_last_error(), "raise the limit (ulimit -n)"), "%s", sheaf_last_error());
 }
 
 Test(gguf, not_gguf) {
