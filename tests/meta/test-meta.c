@@ -592,6 +592,83 @@ Test(meta, a_cache_cut_by_rows_is_written_back) {
     sheaf_backend_free(cpu);
 }
 
+/* ---- a weight that a member's device keeps in an order of its own ---- */
+
+enum { LONG = 512, FEW = 8 };
+
+static enum sheaf_status halves_of_k(const struct sheaf_tensor *t, const void *user,
+                                     struct sheaf_split_state **out) {
+    const int64_t counts[2] = {LONG / 2, LONG / 2};
+    (void)t, (void)user;
+    *out = sheaf_split_state_cut(SHEAF_SPLIT_AXIS_0, 2, counts, 1);
+    return *out ? SHEAF_STATUS_SUCCESS : SHEAF_STATUS_ALLOC_FAILED;
+}
+
+/* y = w . ones, in `backend`; w is allocated. */
+static void multiply_by_ones(sheaf_backend_t backend, struct sheaf_tensor *w, float y[FEW]) {
+    struct sheaf_context *ctx =
+        sheaf_init((struct sheaf_init_params){.mem_size = 1 << 15, .no_alloc = true});
+    struct sheaf_tensor *x = sheaf_new_tensor_1d(ctx, SHEAF_TYPE_F32, w->ne[0]);
+    struct sheaf_tensor *product = sheaf_mul_mat(ctx, w, x);
+    struct sheaf_cgraph *graph = sheaf_new_graph_custom(ctx, 8);
+    sheaf_gallocr_t galloc = sheaf_gallocr_new(sheaf_backend_get_default_buffer_type(backend));
+    float ones[LONG];
+    for (int i = 0; i < LONG; i++) ones[i] = 1;
+    sheaf_set_output(product);
+    cr_assert_eq(sheaf_build_forward_expand(graph, product), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_gallocr_alloc_graph(galloc, graph), SHEAF_STATUS_SUCCESS);
+    sheaf_backend_tensor_set(x, ones, 0, sheaf_nbytes(x));
+    cr_assert_eq(sheaf_backend_graph_compute(backend, graph), SHEAF_STATUS_SUCCESS, "%s",
+                 sheaf_last_error());
+    sheaf_backend_tensor_get(product, y, 0, FEW * sizeof *y);
+    sheaf_gallocr_free(galloc);
+    sheaf_free(ctx);
+}
+
+/* A weight of the backend with the same values, and its buffer. */
+static struct sheaf_tensor *weight_in(sheaf_backend_t backend, struct sheaf_context *ctx,
+                                      sheaf_backend_buffer_t *buffer) {
+    struct sheaf_tensor *w = sheaf_new_tensor_2d(ctx, SHEAF_TYPE_Q4_0, LONG, FEW);
+    float values[LONG * FEW];
+    char bytes[LONG * FEW];
+    for (size_t i = 0; i < LONG * FEW; i++) values[i] = scenario_value(i, 1);
+    cr_assert_eq(sheaf_from_float(w->type, values, bytes, LONG * FEW), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_alloc_ctx_tensors(ctx, backend, buffer), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_tensor_set(w, bytes, 0, sheaf_nbytes(w)), SHEAF_STATUS_SUCCESS);
+    return w;
+}
+
+/* Sums that are whole gather a weight that is cut along them, in the order in which it was written. */
+Test(meta, a_weight_that_lies_otherwise_is_gathered) {
+    setenv("SHEAF_SPLIT_SUMS", "whole", 1);
+    const sheaf_backend_dev_t *members = cpu_members(2);
+    const struct sheaf_init_params room = {.mem_size = 1 << 14, .no_alloc = true};
+    struct sheaf_context *ctx[2] = {sheaf_init(room), sheaf_init(room)};
+    sheaf_backend_buffer_t buffer[2];
+    sheaf_backend_dev_t meta;
+    sheaf_backend_t cpu, backend;
+    float want[FEW], got[FEW], part[FEW];
+    cr_assert_eq(sheaf_backend_dev_init(members[0], NULL, &cpu), SHEAF_STATUS_SUCCESS);
+    multiply_by_ones(cpu, weight_in(cpu, ctx[0], &buffer[0]), want);
+    cr_assert_eq(sheaf_backend_meta_device(members, 2, halves_of_k, NULL, NULL, &meta),
+                 SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_dev_init(meta, NULL, &backend), SHEAF_STATUS_SUCCESS);
+    struct sheaf_tensor *w = weight_in(backend, ctx[1], &buffer[1]);
+    const struct sheaf_tensor *slice = sheaf_backend_meta_get_slice(w, 0);
+    for (size_t i = 0; i < 2; i++)
+        multiply_by_ones(sheaf_backend_meta_member_backend(backend, i),
+                         sheaf_backend_meta_get_slice(w, i), part);
+    if (sheaf_backend_buffer_is_host(slice->buffer))
+        cr_skip("the kernels for this CPU leave weights as they were written");
+    multiply_by_ones(backend, w, got);
+    for (int i = 0; i < FEW; i++) cr_expect_eq(got[i], want[i], "row %d", i);
+    cr_expect(sheaf_backend_buffer_is_host(slice->buffer));
+    for (int i = 0; i < 2; i++) sheaf_backend_buffer_free(buffer[i]), sheaf_free(ctx[i]);
+    sheaf_backend_free(cpu);
+    sheaf_backend_free(backend);
+    sheaf_backend_meta_device_free(meta);
+}
+
 /* ---- a cache of three heads of four, whose middle one two members have ---- */
 
 static enum sheaf_status overlapping_heads(const struct sheaf_tensor *t, const void *user,
