@@ -151,15 +151,9 @@ static enum sheaf_status start_mpi(const void *mpi_comm, bool initialized) {
 
 /* ---- hosts ---- */
 
-/* What ranks tell each other of themselves: version 24, byte order 8, identity 8, host name 64, CPUs. */
+/* What ranks of all versions tell each other first: version 24, byte order 8, identity 8, host name 64. */
 static const uint64_t BYTE_ORDER_MARK = 0x0102030405060708; /* as the rank has it in memory */
-enum {
-    ID_VERSION = 24,
-    ID_HASH = 32,
-    ID_NAME = 40,
-    ID_CPUS = ID_NAME + SHEAF__HOST_NAME_BYTES,
-    ID_BYTES = ID_CPUS + sizeof(struct sheaf__cpus)
-};
+enum { ID_VERSION = 24, ID_HASH = 32, ID_NAME = 40, ID_BYTES = ID_NAME + SHEAF__HOST_NAME_BYTES };
 
 static void write_identity(uint8_t id[static ID_BYTES]) {
     memset(id, 0, ID_BYTES);
@@ -167,9 +161,6 @@ static void write_identity(uint8_t id[static ID_BYTES]) {
     memcpy(id + ID_VERSION, &BYTE_ORDER_MARK, sizeof BYTE_ORDER_MARK);
     gethostname((char *)id + ID_NAME, SHEAF__HOST_NAME_BYTES - 1);
     sheaf__put_le(id + ID_HASH, host_identity((const char *)id + ID_NAME), 8);
-    struct sheaf__cpus cpus;
-    sheaf__cpus_here(&cpus);
-    memcpy(id + ID_CPUS, &cpus, sizeof cpus);
 }
 
 /* Do the ranks' numbers and versions fit? ids: those of all ranks. */
@@ -202,7 +193,7 @@ static long share_label(const char *transport, int rank) {
     return at ? strtol(at, NULL, 10) : 0;
 }
 
-/* Sets host_of, host_name, cpus, share_of and n_hosts. first [size]: room for the lowest rank of each
+/* Sets host_of, host_name, share_of and n_hosts. first [size]: room for the lowest rank of each
  * rank's host. */
 static void place_ranks(const uint8_t *ids, const char *transport, int *first) {
     struct sheaf__world *w = sheaf__world();
@@ -210,9 +201,8 @@ static void place_ranks(const uint8_t *ids, const char *transport, int *first) {
     for (int r = 0; r < w->size; r++) {
         const uint8_t *id = ids + (size_t)r * ID_BYTES;
         memcpy(w->host_name[r], id + ID_NAME, SHEAF__HOST_NAME_BYTES - 1);
-        memcpy(&w->cpus[r], id + ID_CPUS, sizeof w->cpus[r]);
         int q = 0;
-        while (memcmp(ids + (size_t)q * ID_BYTES + ID_HASH, id + ID_HASH, ID_CPUS - ID_HASH)) q++;
+        while (memcmp(ids + (size_t)q * ID_BYTES + ID_HASH, id + ID_HASH, ID_BYTES - ID_HASH)) q++;
         first[r] = q;
         w->host_of[r] = q == r ? w->n_hosts++ : w->host_of[q];
         q = 0;
@@ -222,15 +212,20 @@ static void place_ranks(const uint8_t *ids, const char *transport, int *first) {
     }
 }
 
-/* This rank's place on its host. here [size]: room. */
-static void find_local_ranks(int *here) {
+/* This rank's place on its host, by the bindings of all. here [size]: room. */
+static enum sheaf_status find_local_ranks(int *here) {
     struct sheaf__world *w = sheaf__world();
+    struct sheaf__cpus mine;
+    sheaf__cpus_here(&mine);
+    const enum sheaf_status st = sheaf_world_all_gather(&mine, sizeof mine, w->cpus, "start");
+    if (st) return st;
     for (int r = 0; r < w->size; r++) here[r] = w->host_of[r] == w->host_of[w->rank];
     const struct sheaf__locality l = sheaf__locality_of(w->cpus, here, w->size, w->rank);
     w->local_rank = l.rank;
     w->local_size = l.size;
     w->crowded = sheaf__cpus_each(w->cpus, here, w->size, w->rank) < 1;
     sheaf__set_locality(&l);
+    return SHEAF_STATUS_SUCCESS;
 }
 
 static enum sheaf_status find_hosts(const char *transport) {
@@ -249,9 +244,9 @@ static enum sheaf_status find_hosts(const char *transport) {
     if (!st) st = sheaf_world_all_gather(mine, ID_BYTES, all, "start");
     if (!st) {
         place_ranks(all, transport, first);
-        find_local_ranks(first);
         st = check_identities(all);
     }
+    if (!st) st = find_local_ranks(first);
     free(all);
     free(first);
     return st;
