@@ -193,22 +193,28 @@ INLINE void scales_8_in_file(enum sheaf_type type, const char *w, __m256 *d, __m
     *m = _mm256_cvtph_ps(_mm256_extracti128_si256(x, 1));
 }
 
+/* In each 128 bits dword j of vector i becomes dword i of vector j. */
+INLINE void turn_dwords(const __m256i *x, __m256i *y) {
+    __m256i t[4];
+    UNROLL for (int i = 0; i < 2; i++) {
+        t[i] = _mm256_unpacklo_epi32(x[2 * i], x[2 * i + 1]);
+        t[2 + i] = _mm256_unpackhi_epi32(x[2 * i], x[2 * i + 1]);
+    }
+    UNROLL for (int i = 0; i < 2; i++) {
+        y[2 * i] = _mm256_unpacklo_epi64(t[2 * i], t[2 * i + 1]);
+        y[2 * i + 1] = _mm256_unpackhi_epi64(t[2 * i], t[2 * i + 1]);
+    }
+}
+
 /* The nibbles of 8 blocks of 32 from p on, a block a lane: q[0..3] the low ones, q[4..7] the high ones. */
 INLINE void nibbles_oct(const char *p, size_t block, __m256i *q) {
     __m256i x[4], y[4];
     UNROLL for (size_t i = 0; i < 4; i++) x[i] = _mm256_inserti128_si256(
         _mm256_castsi128_si256(load128(p + i * block)), load128(p + (i + 4) * block), 1);
-    UNROLL for (int i = 0; i < 2; i++) {
-        y[i] = _mm256_unpacklo_epi32(x[2 * i], x[2 * i + 1]);
-        y[2 + i] = _mm256_unpackhi_epi32(x[2 * i], x[2 * i + 1]);
-    }
-    UNROLL for (int i = 0; i < 2; i++) {
-        x[2 * i] = _mm256_unpacklo_epi64(y[2 * i], y[2 * i + 1]);
-        x[2 * i + 1] = _mm256_unpackhi_epi64(y[2 * i], y[2 * i + 1]);
-    }
+    turn_dwords(x, y);
     UNROLL for (int i = 0; i < 4; i++) {
-        q[i] = and15(x[i]);
-        q[4 + i] = high15(x[i]);
+        q[i] = and15(y[i]);
+        q[4 + i] = high15(y[i]);
     }
 }
 

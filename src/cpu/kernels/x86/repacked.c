@@ -265,13 +265,15 @@ INLINE void blocks_repacked(enum sheaf_type type, const char *w, struct panel_ro
 
 /* ---- the table ---- */
 
-#define REPACKED(X)                                                                                \
+/* The types of pieces.h and of eights.h. */
+#define REPACKED_PIECES(X)                                                                         \
+    X(Q2_K, rows_signed_Q2_K, NULL)                                                                \
+    X(Q3_K, rows_signed_Q3_K, NULL)
+#define REPACKED_EIGHTS(X)                                                                         \
     X(Q4_0, rows_digits_q4_0, few_q4_0)                                                            \
     X(Q4_1, rows_digits_q4_1, few_q4_1)                                                            \
     X(Q5_0, rows_digits_q5_0, few_q5_0)                                                            \
     X(Q5_1, rows_digits_q5_1, few_q5_1)                                                            \
-    X(Q2_K, rows_signed_Q2_K, NULL)                                                                \
-    X(Q3_K, rows_signed_Q3_K, NULL)                                                                \
     X(Q4_K, rows_digits_q4_k, few_q4_k)                                                            \
     X(Q5_K, rows_digits_q5_k, few_q5_k)                                                            \
     X(IQ4_NL, rows_signed_IQ4_NL, few_signed_IQ4_NL)                                               \
@@ -284,24 +286,29 @@ INLINE void blocks_repacked(enum sheaf_type type, const char *w, struct panel_ro
     }                                                                                              \
     static void restore_##TYPE(const void *w, void *to, int64_t n) {                               \
         restore_units(SHEAF_TYPE_##TYPE, w, to, n);                                                \
-    }                                                                                              \
-    static void panels_##TYPE(const void *w, void *to, int64_t n) {                                \
-        if (!by_pieces(SHEAF_TYPE_##TYPE)) blocks_repacked(SHEAF_TYPE_##TYPE, w, to, n);           \
     }
-REPACKED(MOVES)
+#define ROWS_OF_PANELS(TYPE, DIGITS, FEW)                                                          \
+    static void panels_##TYPE(const void *w, void *to, int64_t n) {                                \
+        blocks_repacked(SHEAF_TYPE_##TYPE, w, to, n);                                              \
+    }
+REPACKED_PIECES(MOVES)
+REPACKED_EIGHTS(MOVES)
+REPACKED_EIGHTS(ROWS_OF_PANELS)
 
 void sheaf__cpu_kernels_use_repacked(struct sheaf__cpu_kernels *table) {
 #define USE(TYPE, DIGITS, FEW)                                                                     \
-    if (!by_pieces(SHEAF_TYPE_##TYPE)) make_order(SHEAF_TYPE_##TYPE);                              \
     table->repacked[SHEAF_TYPE_##TYPE] = (struct sheaf__cpu_repacked){                             \
         .repack = repack_##TYPE,                                                                   \
         .restore = restore_##TYPE,                                                                 \
         .rows_dot_digits = DIGITS,                                                                 \
         .rows_dot_few = FEW,                                                                       \
         .rows_dot_rounded = rounded_##TYPE,                                                        \
-    };                                                                                             \
-    if (!by_pieces(SHEAF_TYPE_##TYPE))                                                             \
-        table->repacked[SHEAF_TYPE_##TYPE].unpack[SHEAF__PANELS_16] =                              \
-            table->repacked[SHEAF_TYPE_##TYPE].unpack[SHEAF__PANELS_8] = panels_##TYPE;
-    REPACKED(USE)
+    };
+#define USE_EIGHTS(TYPE, DIGITS, FEW)                                                              \
+    USE(TYPE, DIGITS, FEW)                                                                         \
+    make_order(SHEAF_TYPE_##TYPE);                                                                 \
+    table->repacked[SHEAF_TYPE_##TYPE].unpack[SHEAF__PANELS_16] = panels_##TYPE;                   \
+    table->repacked[SHEAF_TYPE_##TYPE].unpack[SHEAF__PANELS_8] = panels_##TYPE;
+    REPACKED_PIECES(USE)
+    REPACKED_EIGHTS(USE_EIGHTS)
 }

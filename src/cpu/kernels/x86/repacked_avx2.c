@@ -88,15 +88,8 @@ INLINE __m256i fifths_of(const __m256i *q) {
 /* Dwords of eight blocks to the 16 bytes of each. */
 INLINE void put_oct(const __m256i *x, size_t block, char *to) {
     __m256i y[4];
-    UNROLL for (int i = 0; i < 2; i++) {
-        y[i] = _mm256_unpacklo_epi32(x[2 * i], x[2 * i + 1]);
-        y[2 + i] = _mm256_unpackhi_epi32(x[2 * i], x[2 * i + 1]);
-    }
-    UNROLL for (size_t i = 0; i < 2; i++, to += 2 * block) {
-        char *next = to + block;
-        store_halves(to, to + 4 * block, _mm256_unpacklo_epi64(y[2 * i], y[2 * i + 1]));
-        store_halves(next, next + 4 * block, _mm256_unpackhi_epi64(y[2 * i], y[2 * i + 1]));
-    }
+    turn_dwords(x, y);
+    UNROLL for (size_t i = 0; i < 4; i++, to += block) store_halves(to, to + 4 * block, y[i]);
 }
 
 /* The numbers of 6 bits of IQ4_XS from d, scales_h and scales_l. */
@@ -377,18 +370,6 @@ INLINE void restore_3k(const char *w, char *to) {
 
 /* ---- rows of panels ---- */
 
-/* Lane L of vector v is dword v of 128 bits L % 4 of vectors L / 4 and 4 .. of what comes out. */
-INLINE void turn_dwords(const __m256i *x, __m256i *y) {
-    __m256i t[4];
-    UNROLL for (int i = 0; i < 2; i++) {
-        t[i] = _mm256_unpacklo_epi32(x[2 * i], x[2 * i + 1]);
-        t[2 + i] = _mm256_unpackhi_epi32(x[2 * i], x[2 * i + 1]);
-    }
-    UNROLL for (int i = 0; i < 2; i++) {
-        y[2 * i] = _mm256_unpacklo_epi64(t[2 * i], t[2 * i + 1]);
-        y[2 * i + 1] = _mm256_unpackhi_epi64(t[2 * i], t[2 * i + 1]);
-    }
-}
 INLINE __m256i low_halves_of(__m256i a, __m256i b) { return _mm256_permute2x128_si256(a, b, 0x20); }
 INLINE __m256i high_halves_of(__m256i a, __m256i b) {
     return _mm256_permute2x128_si256(a, b, 0x31);
