@@ -6,8 +6,8 @@
  * avx512 | avx512vbmi | avx512bf16 | amx: the kernels to be used), SHEAF_CPU_ACTIVATIONS (f32 |
  * bf16 | q8), SHEAF_CPU_REPACK (0: quantized weights of a meta device stay in memory as they were
  * written; results are the same), SHEAF_CPU_PROFILE (1: a backend prints the time of each op to
- * standard error when it is freed). When several ranks of one host share a binding, each takes its share of the cores. A
- * bad value is an error that names the variable.
+ * standard error when it is freed). When several ranks of one host share a binding, each takes its
+ * share of the cores. A bad value is an error that names the variable.
  *
  * Kernels for an instruction set are a module libsheaf-cpu-ISA.so, found where sheaf/module.h says.
  * No call is needed: the first use of a CPU device takes the best that the CPU runs, portable

@@ -93,7 +93,8 @@ enum sheaf_status sheaf_backend_meta_tensors_load(struct sheaf_tensor *const *te
  * NULL if unknown. */
 const struct sheaf_split_state *sheaf_backend_meta_get_state(const struct sheaf_tensor *tensor);
 /* The slice of local member i, as an allocated tensor of that member's device; NULL if the tensor
- * has none yet. Valid until the next compute of another graph. */
+ * has none yet. Valid until the next compute of another graph. A device may keep weights in an order of its own: their
+ * bytes are read and written by sheaf_backend_tensor_get and _set, also where the buffer was host memory once. */
 struct sheaf_tensor *sheaf_backend_meta_get_slice(const struct sheaf_tensor *tensor, size_t i);
 
 /* The backend that local member i computes with, owned by `backend` of the meta device: for graphs over
