@@ -244,15 +244,12 @@ static const char *const panel_names[] = {
     [SHEAF__PANELS_FLOATS] = "floats",
     [SHEAF__PANELS_16] = "16 bits",
     [SHEAF__PANELS_16_WORDS] = "16 bits, words",
-    [SHEAF__PANELS_24] = "24 bits",
-    [SHEAF__PANELS_24_WORDS] = "24 bits, words",
     [SHEAF__PANELS_BF16_SCALED] = "scaled BF16",
     [SHEAF__PANELS_BF16_BOTH] = "two BF16 each",
     [SHEAF__PANELS_BF16_TWICE] = "two BF16",
     [SHEAF__PANELS_24_IN_PLACE] = "24 bits, in place",
     [SHEAF__PANELS_BF16_SCALED_ONCE] = "scaled BF16, once",
     [SHEAF__PANELS_BF16] = "BF16",
-    [SHEAF__PANELS_16_BYTES] = "16 bits, bytes",
     [SHEAF__PANELS_8] = "8 bits",
 };
 static_assert(sizeof panel_names / sizeof *panel_names == SHEAF__PANELS_KINDS, "a name for each");

@@ -136,10 +136,7 @@ static void compare_words_of_all(enum sheaf__panels_kind words, int types) {
     cr_assert_geq(compared, types * tables);
 }
 Test(few_columns, words_have_the_bits_of_digits) {
-    compare_words_of_all(SHEAF__PANELS_16_WORDS, 20);
-}
-Test(few_columns, words_and_bytes_have_the_bits_of_digits) {
-    compare_words_of_all(SHEAF__PANELS_24_WORDS, 1);
+    compare_words_of_all(SHEAF__PANELS_16_WORDS, 21);
 }
 
 enum { WIDEST = SHEAF__DIRECT_WIDTH, KEYS = 37, QUERIES = 12 };
@@ -289,11 +286,12 @@ static void multiply(sheaf_backend_t backend, enum sheaf_type type, int64_t k, i
 
 enum { MOST_K = 2336, MOST_M = 43, MOST_N = 70 };
 
-/* With AMX: the fewest columns that go by panels, by those that 16 columns go by, and the most that go by these.
- * 0: as without. */
+/* The fewest columns that go by panels, by those that 16 columns go by, and the most that go by these. 0: as of other
+ * types; without AMX only Q8_0 has its own. */
 static int first_by_tiles(enum sheaf_type type) {
     const struct sheaf__cpu_panels *p = sheaf__cpu_kernels()->panels;
-    return p[SHEAF__PANELS_24_IN_PLACE].from[type]   ? p[SHEAF__PANELS_24_IN_PLACE].from[type]
+    return p[SHEAF__PANELS_16].from[type]            ? p[SHEAF__PANELS_16].from[type]
+           : p[SHEAF__PANELS_24_IN_PLACE].from[type] ? p[SHEAF__PANELS_24_IN_PLACE].from[type]
            : p[SHEAF__PANELS_BF16_SCALED].from[type] ? p[SHEAF__PANELS_BF16_SCALED].from[type]
            : p[SHEAF__PANELS_BF16_BOTH].from[type]   ? p[SHEAF__PANELS_BF16_BOTH].from[type]
                                                      : p[SHEAF__PANELS_BF16_TWICE].from[type];
@@ -353,8 +351,7 @@ Test(few_columns, by_panels_have_the_bits_of_many) {
         const int64_t most = most_scaled(types[t]), from = first_scaled(types[t]);
         multiply(backend, types[t], K, MOST_M, most ? most : MOST_N, x, all);
         for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
-            /* without AMX 13 to 16 of Q8_0 go by panels, of others perhaps by rows */
-            if (some[i] < (from ? from : types[t] == SHEAF_TYPE_Q8_0 ? 13 : 17)) continue;
+            if (some[i] < (from ? from : 17)) continue; /* fewer may go by rows */
             multiply(backend, types[t], K, MOST_M, some[i], x, few);
             cr_assert_arr_eq(all, few, (size_t)(some[i] * MOST_M) * sizeof *all, "%s, %d columns",
                              sheaf_type_name(types[t]), (int)some[i]);

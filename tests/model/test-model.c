@@ -125,16 +125,16 @@ static int read_golden(const char *path, struct golden *out, int cap) {
 }
 
 static void check_logits(const char *prompt, const float *row, const int32_t *ids,
-                         const double *logits) {
+                         const double *logits, double off) {
     for (int k = 0; k < 8; k++)
-        cr_assert_float_eq((double)row[ids[k]], logits[k], 1e-4, "'%s': logit %d is %f, not %f",
+        cr_assert_float_eq((double)row[ids[k]], logits[k], off, "'%s': logit %d is %f, not %f",
                            prompt, ids[k], (double)row[ids[k]], logits[k]);
 }
 
 /* Ids of the prompts, their best logits (1e-4 absolute), sums over all (1e-5 relative), and every
- * greedy token; then all of it as one prompt, whose products have many columns. members 0: one
- * device without the meta device. */
-static void check_golden(const char *model, const char *golden, int members) {
+ * greedy token; then all of it as one prompt, whose products have many columns, and logits are off by
+ * `off_by_many` at most. members 0: one device without the meta device. */
+static void check_golden(const char *model, const char *golden, int members, double off_by_many) {
     static struct golden g[8];
     static float row[2048];
     int32_t all[32 + 64];
@@ -157,7 +157,7 @@ static void check_golden(const char *model, const char *golden, int members) {
         cr_assert_eq(memcmp(ids, g[i].tokens, n_ids * sizeof *ids), 0, "'%s'", g[i].prompt);
         last_logits(s, ids, (int64_t)n_ids, row);
         free(ids);
-        check_logits(g[i].prompt, row, g[i].top_id, g[i].top);
+        check_logits(g[i].prompt, row, g[i].top_id, g[i].top, 1e-4);
         for (int k = 0; k < 2048; k++) {
             sum += (double)row[k];
             sumsq += (double)row[k] * (double)row[k];
@@ -175,20 +175,26 @@ static void check_golden(const char *model, const char *golden, int members) {
         memcpy(all, g[i].tokens, n_ids * sizeof *all);
         memcpy(all + n_ids, g[i].greedy, (size_t)(g[i].n_greedy - 1) * sizeof *all);
         last_logits(s, all, (int64_t)n_ids + g[i].n_greedy - 1, row);
-        check_logits(g[i].prompt, row, g[i].end_id, g[i].end);
+        check_logits(g[i].prompt, row, g[i].end_id, g[i].end, off_by_many);
     }
     cr_assert_eq(compared, 3 * 48);
     sheaf_tokenizer_free(tok);
     sheaf__session_free(s);
 }
 
-/* Logits reach 12: an error of 1e-4 is 1e-5 relative. Activations stay in F32, so the Q8_0 file is
- * held to its dequantized reference as closely as the F32 file to its own. */
-Test(model, golden_f32) { check_golden(MODELS "kjv-f32.gguf", "kjv.golden.txt", 0); }
-Test(model, golden_f32_two_members) { check_golden(MODELS "kjv-f32.gguf", "kjv.golden.txt", 2); }
-Test(model, golden_q8_0) { check_golden(MODELS "kjv-q8_0.gguf", "kjv-q8_0.golden.txt", 0); }
+/* Logits reach 12: an error of 1e-4 is 1e-5 relative. Few columns meet Q8_0 as floats do, so its file is held to its
+ * dequantized reference as closely as the F32 file to its own; many are rounded to 16 bits (8 bits: 0.03). */
+enum { ONE_DEVICE = 0 };
+#define OFF_BY_16_BITS 5e-4
+Test(model, golden_f32) { check_golden(MODELS "kjv-f32.gguf", "kjv.golden.txt", ONE_DEVICE, 1e-4); }
+Test(model, golden_f32_two_members) {
+    check_golden(MODELS "kjv-f32.gguf", "kjv.golden.txt", 2, 1e-4);
+}
+Test(model, golden_q8_0) {
+    check_golden(MODELS "kjv-q8_0.gguf", "kjv-q8_0.golden.txt", ONE_DEVICE, OFF_BY_16_BITS);
+}
 Test(model, golden_q8_0_three_members) {
-    check_golden(MODELS "kjv-q8_0.gguf", "kjv-q8_0.golden.txt", 3);
+    check_golden(MODELS "kjv-q8_0.gguf", "kjv-q8_0.golden.txt", 3, OFF_BY_16_BITS);
 }
 Test(model, golden_bf16) { /* tests/golden/golden.py read the same file */
     char cmd[512];
@@ -196,7 +202,7 @@ Test(model, golden_bf16) { /* tests/golden/golden.py read the same file */
     snprintf(cmd, sizeof cmd, "%s/bin/sheaf-quantize %s %s BF16 > /dev/null", SHEAF_BUILD_DIR,
              MODELS "kjv-f32.gguf", model);
     cr_assert_eq(system(cmd), 0);
-    check_golden(model, "kjv-bf16.golden.txt", 0);
+    check_golden(model, "kjv-bf16.golden.txt", ONE_DEVICE, 1e-4);
 }
 
 /* ---- ways to evaluate ---- */

@@ -236,15 +236,10 @@ struct sheaf__cpu_panels {
 };
 enum sheaf__panels_kind {
     SHEAF__PANELS_FLOATS,
-    /* Weights of fewer than 8 bits, activations of 16 bits with a scale for each 32, with AVX-512 a power of two,
-     * in integers */
+    /* Quantized weights, activations of 16 bits with a scale for each 32, with AVX-512 a power of two, in integers */
     SHEAF__PANELS_16,
     /* The same for many columns, where words are multiplied in less time than two digits: the same bits */
     SHEAF__PANELS_16_WORDS,
-    /* Weights of 8 bits, activations of 24 bits with a power of two for each 32, in integers */
-    SHEAF__PANELS_24,
-    /* The same for many columns, where the two high digits are a word: the same bits */
-    SHEAF__PANELS_24_WORDS,
     /* Quantized weights as integers that are BF16, with their scales apart, activations as sums of two BF16: 16 bits */
     SHEAF__PANELS_BF16_SCALED,
     /* Weights and activations as sums of two BF16: 16 bits */
@@ -259,8 +254,6 @@ enum sheaf__panels_kind {
     /* Weights (BF16 and F16, with AMX all but F32) and activations as one BF16: 8 bits. Only with
      * SHEAF__ROUND_BF16 and SHEAF__ROUND_Q8 */
     SHEAF__PANELS_BF16,
-    /* Weights of 8 bits, activations as those of PANELS_16. Only with SHEAF__ROUND_Q8 */
-    SHEAF__PANELS_16_BYTES,
     /* Quantized weights, activations of 8 bits with a scale for each 32. Only with SHEAF__ROUND_Q8 */
     SHEAF__PANELS_8,
     SHEAF__PANELS_KINDS,

@@ -276,10 +276,8 @@ void sheaf__cpu_kernels_extend(struct sheaf__cpu_kernels *table) {
     /* With --fast from 17 tokens on one BF16 of each weight is: 268 and 241, 248 and 213, 176 and 172, 204 and 195. */
     one->above = AMX_TILE;
     use_scaled_amx(table);
-    static const int replaced[] = {SHEAF__PANELS_16, SHEAF__PANELS_16_WORDS, SHEAF__PANELS_24,
-                                   SHEAF__PANELS_24_WORDS};
-    for (size_t i = 0; i < sizeof replaced / sizeof *replaced; i++)
-        table->panels[replaced[i]] = (struct sheaf__cpu_panels){0};
+    table->panels[SHEAF__PANELS_16] = table->panels[SHEAF__PANELS_16_WORDS] =
+        (struct sheaf__cpu_panels){0};
     use_in_place_amx(table);
     use_plain_in_place_amx(table);
 }

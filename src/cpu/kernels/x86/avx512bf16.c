@@ -127,5 +127,4 @@ void sheaf__cpu_kernels_extend(struct sheaf__cpu_kernels *table) {
     use_panels_bf16(table, BF16_ROWS, tile_bf16, tile_bf16_twice, NULL, NULL);
     /* AMD's cores shift and add in other pipes than those that multiply: joining digits costs no products. */
     table->panels[SHEAF__PANELS_16_WORDS] = (struct sheaf__cpu_panels){0};
-    table->panels[SHEAF__PANELS_24_WORDS] = (struct sheaf__cpu_panels){0};
 }

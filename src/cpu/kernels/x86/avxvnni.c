@@ -18,7 +18,6 @@ void sheaf__cpu_kernels_extend(struct sheaf__cpu_kernels *table) {
         .rows_dot_rounded = {ROUNDED(ROUNDED_ENTRY)},
     };
     table->panels[SHEAF__PANELS_16] = with_vnni.panels[SHEAF__PANELS_16];
-    table->panels[SHEAF__PANELS_16_BYTES] = (struct sheaf__cpu_panels){0}; /* PANELS_8 has Q8_0 */
     table->panels[SHEAF__PANELS_8] = with_vnni.panels[SHEAF__PANELS_8];
     memcpy(table->rows_dot_digits, with_vnni.rows_dot_digits, sizeof table->rows_dot_digits);
     memcpy(table->digits_order, with_vnni.digits_order, sizeof table->digits_order);

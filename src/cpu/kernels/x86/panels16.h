@@ -18,9 +18,8 @@
 
 enum { NO_EXPONENT = -1000, NOT_FINITE = 1000 }; /* of zeros; beside those of floats */
 
-/* 32 activations as integers of so many digits, of magnitudes up to 127 * 256 or 127 * 65536, times a power of
- * two, whose exponent is returned. */
-INLINE int integers_by_power(const float *x, int digits, __m512i *q) {
+/* 32 activations as integers of magnitudes up to 127 * 256, times a power of two, whose exponent is returned. */
+INLINE int integers_by_power(const float *x, __m512i *q) {
     const __m512 v[2] = {v_load(x), v_load(x + 16)};
     const float max = largest_of_32(v);
     uint32_t bits;
@@ -28,7 +27,7 @@ INLINE int integers_by_power(const float *x, int digits, __m512i *q) {
         q[0] = q[1] = _mm512_setzero_si512();
         return isfinite(max) ? NO_EXPONENT : NOT_FINITE;
     }
-    const float d = max / (digits == 3 ? 127.0f * 65536.0f : 127.0f * 256.0f);
+    const float d = max / (127.0f * 256.0f);
     memcpy(&bits, &d, sizeof bits);
     const uint32_t exponent = (bits + 0x7fffff) >> 23; /* of the next power, if it is none */
     const uint32_t inverse_bits = (254 - exponent) << 23;
@@ -38,20 +37,20 @@ INLINE int integers_by_power(const float *x, int digits, __m512i *q) {
     return (int)exponent - 127;
 }
 
-/* Digits of 4 elements of a column, the highest first, [digits][8][cols][4] at x, and its sums of 16; returns
- * its exponent. */
-INLINE int pack_block(const float *from, int digits, int cols, int8_t (*x)[4], int32_t *sums) {
+/* Digits of 4 elements of a column, the high ones first, [2][8][cols][4] at x, and its sums of 16; returns its
+ * exponent. */
+INLINE int pack_block(const float *from, int cols, int8_t (*x)[4], int32_t *sums) {
     __m512i q[2];
-    int8_t byte[3][32];
-    const int exponent = integers_by_power(from, digits, q);
+    int8_t byte[2][32];
+    const int exponent = integers_by_power(from, q);
     for (int g = 0; g < 2; g++) {
         sums[g * cols] = sum_of_lanes(q[g]);
-        for (int i = digits - 1; i >= 0; i--) {
+        for (int i = 1; i >= 0; i--) {
             _mm_storeu_si128((__m128i *)(byte[i] + 16 * g), _mm512_cvtepi32_epi8(q[g]));
             q[g] = _mm512_srai_epi32(_mm512_add_epi32(q[g], _mm512_set1_epi32(128)), 8);
         }
     }
-    for (int i = 0; i < digits; i++) {
+    for (int i = 0; i < 2; i++) {
         for (int j = 0; j < 8; j++) memcpy(x[(8 * i + j) * cols], byte[i] + 4 * j, 4);
     }
     return exponent;
@@ -74,13 +73,9 @@ INLINE void units_of_columns(int64_t blocks, size_t stride, char *less, char *un
     }
 }
 
-static_assert(offsetof(struct panel16, sums) == sizeof(int8_t[2][8][PANEL16_COLS][4]) &&
-                  offsetof(struct panel24, sums) == sizeof(int8_t[3][8][PANEL16_COLS][4]),
-              "they differ in the number of digits only");
-/* So many columns as struct panel16 and struct panel24, or their halves, have them: digits, sums, exponents and
- * units. */
-INLINE void pack_digits(const float *const *x, int64_t n, int digits, int cols, char *panel) {
-    const size_t sums_at = sizeof(int8_t[8][4]) * (size_t)(digits * cols);
+/* So many columns as struct panel16, or its half, has them: digits, sums, exponents and units. */
+INLINE void pack_digits(const float *const *x, int64_t n, int cols, char *panel) {
+    const size_t sums_at = sizeof(int8_t[2][8][4]) * (size_t)cols;
     const size_t size = sums_at + sizeof(int32_t[4]) * (size_t)cols;
     const size_t less_at = sums_at + sizeof(int32_t[2]) * (size_t)cols;
     const size_t unit_at = size - sizeof(float) * (size_t)cols;
@@ -89,22 +84,18 @@ INLINE void pack_digits(const float *const *x, int64_t n, int digits, int cols, 
         int8_t(*first)[4] = (void *)to;
         int32_t *sums = (void *)(to + sums_at), *less = (void *)(to + less_at);
         for (int c = 0; c < cols; c++)
-            less[c] = pack_block(x[c] + 32 * b, digits, cols, first + c, sums + c);
+            less[c] = pack_block(x[c] + 32 * b, cols, first + c, sums + c);
     }
     for (size_t at = 0; at < sizeof(int32_t) * (size_t)cols; at += 64)
         units_of_columns(n / 32, size, panel + less_at + at, panel + unit_at + at);
 }
 
 /* A panel, or half of one where that is all that is used. */
-INLINE void pack_panel(const float *const *x, int64_t n, int digits, int used, void *panel) {
-    if (used <= PANEL16_HALF)
-        pack_digits(x, n, digits, PANEL16_HALF, panel);
-    else
-        pack_digits(x, n, digits, PANEL16_COLS, panel);
-}
-
 static void pack_16(const float *const *x, int64_t n, int used, void *panel) {
-    pack_panel(x, n, 2, used, panel);
+    if (used <= PANEL16_HALF)
+        pack_digits(x, n, PANEL16_HALF, panel);
+    else
+        pack_digits(x, n, PANEL16_COLS, panel);
 }
 
 /* ---- weights ---- */

@@ -97,9 +97,7 @@ static void tile_16(int64_t k, const void *row, size_t stride, const void *panel
         BLOCKS(src, to, n);                                                                        \
         widen_row(TYPE, to, n);                                                                    \
     }
-#if !defined(KERNELS_VNNI_256) /* there PANELS_8 has it */
 WORDS(words_q8_0, blocks_q8_0, SHEAF_TYPE_Q8_0)
-#endif
 WORDS(words_q4_0, blocks_q4_0, SHEAF_TYPE_Q4_0)
 WORDS(words_q4_1, blocks_q4_1, SHEAF_TYPE_Q4_1)
 WORDS(words_q5_0, blocks_q5_0, SHEAF_TYPE_Q5_0)

@@ -1,16 +1,12 @@
-/* A part of table.h, of the AVX-512 table: the products of panels16.h and panels24.h by words, for cores with two
- * ports for all that works on 512 bits (Intel's).
+/* A part of table.h, of the AVX-512 table: the products of panels16.h by words, for cores with two ports for all that
+ * works on 512 bits (Intel's).
  *
  * There an instruction that is no product takes the place of one: of 64 cycles for a block of 32, six rows and 16
  * columns by two digits 16 join, shift and place sums. Words of weights multiply whole activations (VPDPWSSD), as many
  * a cycle, and leave one sum to place: 39 of 231 cycles for twelve rows and 32 columns, which are summed at a time, so
  * that no product waits for another. Sums of a pass are in memory, which other ports load and store.
  *
- * With 24 bits the two high digits are a word, and the low one an unsigned byte that meets weights as signed bytes.
- * Its sum, in units of 256, is what the sum of the words begins with: one shift a sum is all that a third digit costs
- * beside its products, and no offset of weights is left to take off.
- *
- * Invariant: the bits are those of panels16.h and panels24.h, whose integers these are. */
+ * Invariant: the bits are those of panels16.h, whose integers these are. */
 
 enum { WORDS_ROWS = 12 };
 
@@ -31,13 +27,11 @@ INLINE const char *row_of(const struct four_rows *rows, int r) {
 
 enum {
     /* A block of a panel, of 16 or 32 columns: rows of 4 bytes for each. As struct panel16, with pairs of
-     * words where that has digits; with 24 bits low digits come last, and sums are not used. */
+     * words where that has digits. */
     WORDS_SUMS = 16,
     WORDS_LESS = 18,
     WORDS_UNIT = 19,
-    WORDS_LOW = 20,
     WORDS_ALL = 20,
-    WORDS_ALL_24 = WORDS_LOW + 8,
 };
 static_assert(WORDS_ALL * 4 * PANEL16_COLS == sizeof(struct panel16) &&
                   WORDS_SUMS * 4 * PANEL16_COLS == offsetof(struct panel16, sums),
@@ -45,57 +39,40 @@ static_assert(WORDS_ALL * 4 * PANEL16_COLS == sizeof(struct panel16) &&
 
 INLINE size_t at_row(int cols, int row) { return (size_t)(row * cols) * 4; }
 
-INLINE void pack_words_of(int digits, int cols, const float *const *x, int64_t n, char *panel) {
-    const size_t size = at_row(cols, digits == 3 ? WORDS_ALL_24 : WORDS_ALL);
+INLINE void pack_words_of(int cols, const float *const *x, int64_t n, char *panel) {
+    const size_t size = at_row(cols, WORDS_ALL);
     for (int64_t b = 0; b < n / 32; b++) {
         char *to = panel + (size_t)b * size;
         for (int c = 0; c < cols; c++, to += 4) {
             __m512i q[2];
             int16_t words[32];
-            uint8_t low[32];
-            const int32_t exponent = integers_by_power(x[c] + 32 * b, digits, q);
+            const int32_t exponent = integers_by_power(x[c] + 32 * b, q);
             memcpy(to + at_row(cols, WORDS_LESS), &exponent, sizeof exponent);
             for (int g = 0; g < 2; g++) {
-                if (digits == 3) {
-                    _mm_storeu_si128((__m128i *)(low + 16 * g), _mm512_cvtepi32_epi8(q[g]));
-                    q[g] = _mm512_srai_epi32(q[g], 8);
-                } else {
-                    const int32_t sum = sum_of_lanes(q[g]);
-                    memcpy(to + at_row(cols, WORDS_SUMS + g), &sum, sizeof sum);
-                }
+                const int32_t sum = sum_of_lanes(q[g]);
+                memcpy(to + at_row(cols, WORDS_SUMS + g), &sum, sizeof sum);
                 _mm256_storeu_si256((__m256i *)(words + 16 * g), _mm512_cvtepi32_epi16(q[g]));
             }
             for (int j = 0; j < 16; j++) memcpy(to + at_row(cols, j), words + 2 * j, 4);
-            for (int j = 0; j < 8 && digits == 3; j++)
-                memcpy(to + at_row(cols, WORDS_LOW + j), low + 4 * j, 4);
         }
     }
     for (int c = 0; c < cols; c += 16, panel += 64)
         units_of_columns(n / 32, size, panel + at_row(cols, WORDS_LESS),
                          panel + at_row(cols, WORDS_UNIT));
 }
-#define PACK_WORDS(NAME, DIGITS)                                                                   \
-    static void NAME(const float *const *x, int64_t n, int used, void *panel) {                    \
-        if (used <= PANEL16_HALF) {                                                                \
-            pack_words_of(DIGITS, PANEL16_HALF, x, n, panel);                                      \
-        } else {                                                                                   \
-            pack_words_of(DIGITS, PANEL16_COLS, x, n, panel);                                      \
-        }                                                                                          \
-    }
-PACK_WORDS(pack_words_16, 2)
-PACK_WORDS(pack_words_24, 3)
+static void pack_words_16(const float *const *x, int64_t n, int used, void *panel) {
+    if (used <= PANEL16_HALF)
+        pack_words_of(PANEL16_HALF, x, n, panel);
+    else
+        pack_words_of(PANEL16_COLS, x, n, panel);
+}
 
 /* As struct panel_row. */
 struct words_row {
     uint16_t q[PANEL_ROW_BLOCKS][32];
     struct panel_scales of[PANEL_ROW_BLOCKS];
 };
-/* The same signed, and as bytes for the low digits. */
-struct words_row_24 {
-    struct words_row words;
-    int8_t q[PANEL_ROW_BLOCKS][32];
-};
-static_assert(sizeof(struct words_row) == 384 && sizeof(struct words_row_24) == 512, "no padding");
+static_assert(sizeof(struct words_row) == 384, "no padding");
 
 INLINE void widen_row(const struct panel_row *from, int64_t n, struct words_row *to) {
     for (; n > 0; n -= PANEL_ROW_UNIT, from++, to++) {
@@ -107,6 +84,7 @@ INLINE void widen_row(const struct panel_row *from, int64_t n, struct words_row 
 
 #define WIDE(BLOCKS_OF)   BY_WAY_OF_BYTES(wide_##BLOCKS_OF, BLOCKS_OF, widen_row)
 #define WIDE_SIGNED(TYPE) WIDE(blocks_signed_##TYPE)
+WIDE(blocks_q8_0)
 WIDE(blocks_q4_0)
 WIDE(blocks_q4_1)
 WIDE(blocks_q5_0)
@@ -117,48 +95,11 @@ WIDE(blocks_q6_k)
 SIGNED_BY_32(WIDE_SIGNED)
 SIGNED_BY_16(WIDE_SIGNED)
 
-static void wide_24_q8_0(const void *src, void *to, int64_t n) {
-    struct words_row_24 *wide = to;
-    struct panel_row row[2]; /* a pass */
-    blocks_q8_0(src, row, n);
-    for (const struct panel_row *from = row; n > 0; n -= PANEL_ROW_UNIT, from++, wide++) {
-        UNROLL for (int b = 0; b < PANEL_ROW_BLOCKS; b++) {
-            const __m256i q = _mm256_xor_si256(load256(from->q[b]), _mm256_set1_epi8((char)128));
-            _mm256_storeu_si256((__m256i *)wide->q[b], q);
-            _mm512_storeu_si512(wide->words.q[b], _mm512_cvtepi8_epi16(q));
-        }
-        memcpy(wide->words.of, from->of, sizeof from->of);
-    }
-}
-
-/* Sums of the products by low digits, in units of 256. */
-INLINE void sums_of_low(int vectors, const struct four_rows *bytes, const char *low,
-                        __m512i (*acc)[2]) {
-    const size_t next = at_row(16 * vectors, 1);
-    UNROLL_12 for (int r = 0; r < WORDS_ROWS; r++) {
-        UNROLL for (int v = 0; v < vectors; v++) acc[r][v] = _mm512_set1_epi32(128);
-    }
-    UNROLL_12 for (int j = 0; j < 8; j++) {
-        __m512i x[2];
-        UNROLL for (int v = 0; v < vectors; v++) x[v] = load512(low + (size_t)j * next + 64 * v);
-        UNROLL_12 for (int r = 0; r < WORDS_ROWS; r++) {
-            const __m512i four = four_bytes(row_of(bytes, r) + 4 * j);
-            UNROLL for (int v = 0; v < vectors; v++) acc[r][v] =
-                _mm512_dpbusd_epi32(acc[r][v], x[v], four);
-        }
-        __asm__ volatile("" ::: "memory"); /* as below */
-    }
-    UNROLL_12 for (int r = 0; r < WORDS_ROWS; r++) {
-        UNROLL for (int v = 0; v < vectors; v++) acc[r][v] = _mm512_srai_epi32(acc[r][v], 8);
-    }
-}
-
-/* The columns of so many vectors; of 24 bits: without mins, by 32. */
-INLINE void columns_words(int vectors, bool of_24, bool mins, bool by_16, int64_t k, const char *w,
+/* The columns of so many vectors. */
+INLINE void columns_words(int vectors, bool mins, bool by_16, int64_t k, const char *w,
                           size_t stride, const char *panel, float *c, bool add) {
     const int cols = 16 * vectors, parts = BLOCK_PARTS(by_16), pairs = 16 / parts;
-    const size_t row_size = of_24 ? sizeof(struct words_row_24) : sizeof(struct words_row);
-    const size_t size = at_row(cols, of_24 ? WORDS_ALL_24 : WORDS_ALL);
+    const size_t size = at_row(cols, WORDS_ALL);
     const struct panel_scales *like = (const void *)(w + offsetof(struct words_row, of));
     const __m512i offset = _mm512_set1_epi32(-like->offset);
     _Alignas(64) float sum[WORDS_ROWS][2][VW];
@@ -166,7 +107,7 @@ INLINE void columns_words(int vectors, bool of_24, bool mins, bool by_16, int64_
         for (int v = 0; v < vectors; v++) v_store(sum[r][v], v_set1(0.0f));
     }
     for (int64_t b = 0; b < k / 32; b++, panel += size) {
-        const char *row = w + b / PANEL_ROW_BLOCKS * (int64_t)row_size;
+        const char *row = w + b / PANEL_ROW_BLOCKS * (int64_t)sizeof(struct words_row);
         const int64_t i = b % PANEL_ROW_BLOCKS;
         struct four_rows q[WORDS_ROWS / 4], of[WORDS_ROWS / 4];
         rows_of_tile(row + 64 * i, stride, q);
@@ -174,15 +115,9 @@ INLINE void columns_words(int vectors, bool of_24, bool mins, bool by_16, int64_
         UNROLL for (int p = 0; p < parts; p++) {
             __m512i acc[WORDS_ROWS][2], less[2];
             v_f all[2];
-            if (of_24) {
-                struct four_rows bytes[WORDS_ROWS / 4];
-                rows_of_tile(row + offsetof(struct words_row_24, q) + 32 * i, stride, bytes);
-                sums_of_low(vectors, bytes, panel + at_row(cols, WORDS_LOW), acc);
-            }
             UNROLL for (int v = 0; v < vectors; v++) {
                 const char *x = panel + 64 * v;
                 less[v] = load512(x + at_row(cols, WORDS_LESS));
-                if (of_24) continue;
                 __m512i start = load512(x + at_row(cols, WORDS_SUMS + p));
                 if (!by_16)
                     start = _mm512_add_epi32(start, load512(x + at_row(cols, WORDS_SUMS + 1)));
@@ -215,8 +150,8 @@ INLINE void columns_words(int vectors, bool of_24, bool mins, bool by_16, int64_
     }
     panel -= size;
     for (int v = 0; v < vectors; v++) {
-        v_f unit = v_load((const float *)(const void *)(panel + at_row(cols, WORDS_UNIT)) + 16 * v);
-        if (of_24) unit = v_add(unit, v_set1(8.0f));
+        const v_f unit =
+            v_load((const float *)(const void *)(panel + at_row(cols, WORDS_UNIT)) + 16 * v);
         for (int r = 0; r < WORDS_ROWS; r++) {
             float *to = c + r * PANEL16_COLS + 16 * v;
             const v_f x = v_ldexp(v_load(sum[r][v]), unit);
@@ -225,19 +160,15 @@ INLINE void columns_words(int vectors, bool of_24, bool mins, bool by_16, int64_
     }
 }
 
-#define BY_VECTORS(OF_24, MINS, BY_16)                                                             \
+#define BY_VECTORS(MINS, BY_16)                                                                    \
     if (used <= VW) {                                                                              \
-        columns_words(1, OF_24, MINS, BY_16, k, row, stride, panel, c, add);                       \
+        columns_words(1, MINS, BY_16, k, row, stride, panel, c, add);                              \
     } else {                                                                                       \
-        columns_words(2, OF_24, MINS, BY_16, k, row, stride, panel, c, add);                       \
+        columns_words(2, MINS, BY_16, k, row, stride, panel, c, add);                              \
     }
 static void tile_words_16(int64_t k, const void *row, size_t stride, const void *panel, int used,
                           float *c, bool add) {
     const struct panel_scales *like =
         (const void *)((const char *)row + offsetof(struct words_row, of));
-    BY_KIND(like, BY_VECTORS(false, mins, by_16));
-}
-static void tile_words_24(int64_t k, const void *row, size_t stride, const void *panel, int used,
-                          float *c, bool add) {
-    BY_VECTORS(true, false, false)
+    BY_KIND(like, BY_VECTORS(mins, by_16));
 }

@@ -70,13 +70,12 @@
 #include "cpu/kernels/x86/rows_of_lanes.h"
 #endif
 
-/* ---- panels of many columns: floats, and bytes of weights that meet activations of 16, 24 and 8 bits ---- */
+/* ---- panels of many columns: floats, and bytes of weights that meet activations of 16 and 8 bits ---- */
 
 #include "cpu/kernels/x86/blocks.h"
 #include "cpu/kernels/x86/panels.h"
 #if defined(KERNELS_VNNI_512)
 #include "cpu/kernels/x86/panels16.h"
-#include "cpu/kernels/x86/panels24.h"
 #endif
 #include "cpu/kernels/x86/panels8.h"
 #include "cpu/kernels/x86/signed_entries.h"
@@ -108,9 +107,9 @@
 #define ENTRIES_OF_ALL(FN) ENTRIES_OF_6_BITS(FN), ENTRIES_OF_8_BITS(FN##_signed)
 
 #if defined(KERNELS_VNNI_512)
-#define ENTRIES_16 ENTRIES_OF_ALL(blocks)
+#define ENTRIES_16 [SHEAF_TYPE_Q8_0] = blocks_q8_0, ENTRIES_OF_ALL(blocks)
 #else
-#define ENTRIES_16 ENTRIES_OF_ALL(words)
+#define ENTRIES_16 [SHEAF_TYPE_Q8_0] = words_q8_0, ENTRIES_OF_ALL(words)
 #endif
 #if defined(KERNELS_VNNI_512) || defined(KERNELS_VNNI_256)
 #define ENTRIES_8 [SHEAF_TYPE_Q8_0] = blocks_q8_0, ENTRIES_OF_ALL(blocks)
@@ -135,11 +134,13 @@
 /* Words take longer to unpack than one panel saves. */
 #define PANELS_WORDS(PANEL, ROW, PACK, TILE_OF)                                                    \
     PANELS(WORDS_ROWS, PANEL16_COLS, PANEL, ROW, PACK, TILE_OF), .above = PANEL16_COLS
-#define PANELS_16 PANELS(PANEL16_ROWS, PANEL16_COLS, panel16, panel_row, pack_16, tile_16)
-#define PANELS_24 PANELS(PANEL16_ROWS, PANEL16_COLS, panel24, panel_row, pack_24, tile_24)
+/* Q8_0 by rows has activations of 24 bits, so panels are faster from fewer columns on: 8, us a MiB, AVX-512 192 and
+ * 130, AVX2 302 and 179 (Zen 4, November 2026). */
+#define PANELS_16                                                                                  \
+    PANELS(PANEL16_ROWS, PANEL16_COLS, panel16, panel_row, pack_16, tile_16),                      \
+        .from = {[SHEAF_TYPE_Q8_0] = 8}
 #define PANELS_8  PANELS(PANEL8_ROWS, PANEL8_COLS, panel8, panel_row, pack_8, tile_8)
 #define WORDS_16  PANELS_WORDS(panel16, words_row, pack_words_16, tile_words_16)
-#define WORDS_24  PANELS_WORDS(panel24, words_row_24, pack_words_24, tile_words_24)
 
 #if !defined(KERNELS_NO_TABLE)
 const struct sheaf__cpu_kernels KERNELS_TABLE = {
@@ -173,12 +174,9 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
                 },
             [SHEAF__PANELS_16] = {PANELS_16, .unpack = {ENTRIES_16}},
 #if defined(KERNELS_VNNI_512)
-            [SHEAF__PANELS_16_WORDS] = {WORDS_16, .unpack = {ENTRIES_OF_ALL(wide_blocks)}},
-            [SHEAF__PANELS_24] = {PANELS_24, .unpack = {[SHEAF_TYPE_Q8_0] = blocks_q8_0}},
-            [SHEAF__PANELS_24_WORDS] = {WORDS_24, .unpack = {[SHEAF_TYPE_Q8_0] = wide_24_q8_0}},
-#endif
-#if !defined(KERNELS_VNNI_512)
-            [SHEAF__PANELS_16_BYTES] = {PANELS_16, .unpack = {[SHEAF_TYPE_Q8_0] = words_q8_0}},
+            [SHEAF__PANELS_16_WORDS] = {WORDS_16,
+                                        .unpack = {[SHEAF_TYPE_Q8_0] = wide_blocks_q8_0,
+                                                   ENTRIES_OF_ALL(wide_blocks)}},
 #endif
             [SHEAF__PANELS_8] = {PANELS_8, .unpack = {ENTRIES_8}},
         },

@@ -112,22 +112,6 @@ struct panel16_half {
     float unit[PANEL16_HALF];
 };
 static_assert(2 * sizeof(struct panel16_half) == sizeof(struct panel16), "no padding");
-
-/* The same with three digits, for Q8_0. */
-struct panel24 {
-    int8_t x[3][8][PANEL16_COLS][4];
-    int32_t sums[2][PANEL16_COLS];
-    int32_t less[PANEL16_COLS];
-    float unit[PANEL16_COLS];
-};
-struct panel24_half {
-    int8_t x[3][8][PANEL16_HALF][4];
-    int32_t sums[2][PANEL16_HALF];
-    int32_t less[PANEL16_HALF];
-    float unit[PANEL16_HALF];
-};
-static_assert(sizeof(struct panel24) % 64 == 0, "no padding");
-static_assert(2 * sizeof(struct panel24_half) == sizeof(struct panel24), "no padding");
 #endif
 
 enum { PANEL8_COLS = 2 * VW };
