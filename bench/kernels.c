@@ -3,7 +3,7 @@
  * and from the cache; tiles of products by panels, in GFLOP/s; attention of one query from the
  * cache and from memory. Prints tables of docs/performance-kernels.md.
  *
- *   bench-kernels [ISA ...]    all that run here, or those named
+ *   bench-kernels [ISA|TYPE ...]    all that run here, or those named; with types, their columns only
  *   taskset -c 1 bench-kernels ISA >/dev/null & taskset -c 0 bench-kernels ISA    while another core reads */
 #include <assert.h>
 #include <math.h>
@@ -222,8 +222,29 @@ static void print_type(const struct sheaf__cpu_kernels *kern, enum sheaf_type ty
     printf("\n");
 }
 
+/* What the command names: tables and types. */
+struct names {
+    int n;
+    char **name;
+};
+static bool has(const struct names *names, const char *name) {
+    for (int i = 0; i < names->n; i++) {
+        if (strcmp(name, names->name[i]) == 0) return true;
+    }
+    return false;
+}
+static bool has_type(const struct names *names, enum sheaf_type type) {
+    return has(names, sheaf_type_name(type));
+}
+static int types_in(const struct names *names) {
+    int n = 0;
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++) n += has_type(names, types[t]);
+    return n;
+}
+
 /* Products with one column, of weights as they are in files and repacked. */
-static void print_columns(const struct sheaf__cpu_kernels *kern, const char *w) {
+static void print_columns(const struct sheaf__cpu_kernels *kern, const struct names *names,
+                          const char *w) {
     char *column = memory(K * 8);
     float *c = memory(4096 * sizeof(float));
     const double read = best_reading(w);
@@ -232,6 +253,7 @@ static void print_columns(const struct sheaf__cpu_kernels *kern, const char *w) 
         "from cache |\n|---|---:|---:|---:|---:|---:|---:|\n",
         kern->name, read);
     for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+        if (types_in(names) && !has_type(names, types[t])) continue;
         print_type(kern, types[t], false, w, read, column, c);
         if (kern->repacked[types[t]].repack) print_type(kern, types[t], true, w, read, column, c);
     }
@@ -276,26 +298,22 @@ static void print_tiles(const struct sheaf__cpu_kernels *kern, const char *w) {
     free(c);
 }
 
-static void one_table(const struct sheaf__cpu_kernels *kern, const char *w) {
-    print_columns(kern, w);
+static void one_table(const struct sheaf__cpu_kernels *kern, const struct names *names,
+                      const char *w) {
+    print_columns(kern, names, w);
+    if (types_in(names)) return;
     print_tiles(kern, w);
     queries(kern);
 }
 
-static bool wanted(const char *name, int n, char **names) {
-    for (int i = 1; i < n; i++) {
-        if (strcmp(name, names[i]) == 0) return true;
-    }
-    return n <= 1;
-}
-
 int main(int argc, char **argv) {
+    const struct names names = {argc - 1, argv + 1};
     char *w = memory(BYTES + 8192);
     /* A scale of MXFP4 of all zeros is subnormal, which is slow; of these bytes every scale is normal. */
     memset(w, 0x35, BYTES);
     const struct sheaf__cpu_kernels *kern;
     for (int i = 0; (kern = sheaf__cpu_kernels_at(i)); i++) {
-        if (wanted(kern->name, argc, argv)) one_table(kern, w);
+        if (names.n == types_in(&names) || has(&names, kern->name)) one_table(kern, &names, w);
     }
     free(w);
     return 0;
