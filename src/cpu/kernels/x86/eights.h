@@ -139,30 +139,9 @@ INLINE __m512i with_qword(__m512i x, int number, const char *p) {
     return _mm512_mask_set1_epi64(x, (__mmask8)(1 << number), q);
 }
 
-#if defined(KERNELS_REPACKED)
-/* Eight halves, one for each block, to the lanes of each. */
-INLINE __m512 halves_of_eight(const char *p) {
-    const __m256i lanes = _mm256_setr_epi8(0, 1, 0, 1, 8, 9, 8, 9, 2, 3, 2, 3, 10, 11, 10, 11, /**/
-                                           4, 5, 4, 5, 12, 13, 12, 13, 6, 7, 6, 7, 14, 15, 14, 15);
-    return _mm512_cvtph_ps(_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(load128(p)), lanes));
-}
-/* The two vectors of nibbles at p. */
-INLINE void load_nibbles(const char *p, __m512i *nibbles) {
-    UNROLL for (int i = 0; i < 2; i++) {
-        nibbles[i] = load512(p + 64 * i);
-        LOADED_ONCE(nibbles[i]); /* they cross lines of the cache */
-    }
-}
-/* The fifth bits of four vectors, of 32 bytes at p: bit v of a nibble, the high one in the first half of a vector, is
- * that of vector v. */
-INLINE void add_fifths(const char *p, __m512i *q) {
-    const __m512i by_half = _mm512_setr_epi64(0, 0, 0, 0, 4, 4, 4, 4);
-    const __m512i sixteen = _mm512_set1_epi8(16);
-    const __m512i h = _mm512_sllv_epi64(_mm512_broadcast_i64x4(load256(p)), by_half);
-    UNROLL for (int v = 0; v < 4; v++) /* q | h & 16 */
-        q[v] = _mm512_ternarylogic_epi64(q[v], v ? _mm512_srli_epi16(h, v) : h, sixteen, 0xf8);
-}
+#include "cpu/kernels/x86/repacked_eights.h"
 
+#if defined(KERNELS_REPACKED)
 /* Eight blocks in the order of repacked.c. */
 INLINE void eight_of_4(enum sheaf_type type, const char *w, int n, __m512i *nibbles,
                        struct eight *x) {
@@ -172,11 +151,8 @@ INLINE void eight_of_4(enum sheaf_type type, const char *w, int n, __m512i *nibb
     if (has_min(type)) x->m = halves_of_eight(w + 144);
 }
 INLINE void eight_of_5(enum sheaf_type type, const char *w, int n, struct eight *x) {
-    __m512i nibbles[2];
     (void)n;
-    load_nibbles(w, nibbles);
-    low_and_high(nibbles, x->q);
-    add_fifths(w + 128, x->q);
+    load_fives(w, w + 128, x->q);
     x->d = halves_of_eight(w + 160);
     if (has_min(type)) x->m = halves_of_eight(w + 176);
 }
@@ -333,10 +309,8 @@ INLINE v_f scale_eight(enum sheaf_type type, const struct eight *x, v_f d) {
 /* 256 weights of MXFP4: nibbles and scales. */
 INLINE void eight_of_mxfp4(const char *w, __m512i *nibbles, struct eight *x) {
 #if defined(KERNELS_REPACKED)
-    const __m128i lanes = _mm_setr_epi8(0, 0, 4, 4, 1, 1, 5, 5, 2, 2, 6, 6, 3, 3, 7, 7);
-    const __m128i e = _mm_shuffle_epi8(_mm_loadl_epi64((const __m128i *)(w + 128)), lanes);
     load_nibbles(w, nibbles);
-    x->d = _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_cvtepu8_epi32(e), _mm512_set1_epi32(128)));
+    x->d = exponents_of_eight(w + 128);
 #elif defined(KERNELS_VBMI)
     __m512i a = load512(w), b = load512(w + 64);
     LOADED_ONCE(a);
@@ -381,13 +355,14 @@ INLINE int k_odd_times(enum sheaf_type type) {
     return 1;
 }
 INLINE void eight_of_k(enum sheaf_type type, const char *w, struct eight *x) {
-    const __m512i s = (__m512i)k_scales(w);
+    const char *qs = w + size_256(type) - SHEAF__QK_K / 2;
     __m512i nibbles[2];
-    load_nibbles(w + size_256(type) - SHEAF__QK_K / 2, nibbles);
+    if (type == SHEAF_TYPE_Q5_K) {
+        load_fives(qs, w + offsetof(struct sheaf__block_q5_k, qh), x->q);
+        return;
+    }
+    load_nibbles(qs, nibbles);
     low_and_high(nibbles, x->q);
-    if (type == SHEAF_TYPE_Q5_K) add_fifths(w + offsetof(struct sheaf__block_q5_k, qh), x->q);
-    x->d = _mm512_castsi512_ps(_mm512_shuffle_epi32(s, _MM_PERM_BBAA));
-    x->m = _mm512_castsi512_ps(_mm512_shuffle_epi32(s, _MM_PERM_DDCC));
 }
 #else
 /* Weights of odd blocks of Q4_K and Q5_K become so many times themselves, since that takes fewer shifts; end_eights
@@ -423,8 +398,8 @@ INLINE void eight_of_k(enum sheaf_type type, const char *w, struct eight *x) {
 
 #endif
 
-/* The first n <= 8 blocks of 32 at w; zeros after them. */
-INLINE void unpack_eight(enum sheaf_type type, const char *w, int n, struct eight *x) {
+/* The first n <= 8 blocks of 32 at w, zeros after them; of types of_six_bits without d and m. */
+INLINE void unpack_weights(enum sheaf_type type, const char *w, int n, struct eight *x) {
     __m512i nibbles[2];
     if (is_k(type)) {
         eight_of_k(type, w, x);
@@ -454,10 +429,10 @@ INLINE void unpack_eight(enum sheaf_type type, const char *w, int n, struct eigh
         low_and_high_levels(type, nibbles, x->q);
     } else if (type == SHEAF_TYPE_IQ4_XS) {
         const struct sheaf__block_iq4_xs *b = (const void *)w;
-        x->d = lanes_of_blocks(scales_32(type, w));
 #if defined(KERNELS_REPACKED)
         load_nibbles((const char *)b->qs, nibbles);
 #else
+        x->d = lanes_of_blocks(scales_32(type, w));
         __m512i q0 = load512(b->qs), q1 = load512(b->qs + 64);
         LOADED_ONCE(q0);
         LOADED_ONCE(q1);
@@ -468,6 +443,15 @@ INLINE void unpack_eight(enum sheaf_type type, const char *w, int n, struct eigh
         x->d = lanes_of_blocks(scales_32(type, w));
         eight_of_points(type, w, x->q);
     }
+}
+/* The same with d and m. */
+INLINE void unpack_eight(enum sheaf_type type, const char *w, int n, struct eight *x) {
+    unpack_weights(type, w, n, x);
+    if (!of_six_bits(type)) return;
+    struct rows_d d;
+    d_of_rows(1, w, 0, &d);
+    scales_of_rows(type, 1, w, 0, &d, x);
+    scales_to_lanes(type, 1, x);
 }
 
 /* The last n < 8 blocks of a row, from *w on: as whole_256 has them, eight that end with a long row, or these. */
@@ -534,10 +518,10 @@ INLINE v_f end_eights(enum sheaf_type type, v_f acc, v_f mins) {
     return v_fma(acc, part, mins);
 }
 
-/* The first n <= 8 blocks of R rows at w by y. */
+/* The first n <= 8 blocks of R rows at w by y. d_of is d of these rows, and becomes that of those at `next`. */
 INLINE void digits_eight(enum sheaf_type type, enum sheaf__act act, int R, const char *w,
-                         size_t w_stride, int n, struct fetch fetch, const void *y, v_f *acc,
-                         v_f *mins) {
+                         size_t w_stride, int n, const char *next, struct rows_d *d_of,
+                         struct fetch fetch, const void *y, v_f *acc, v_f *mins) {
     const struct sheaf__act_digits *digits = y;
     const struct sheaf__act_bytes *bytes = y;
     const bool rounded = act == SHEAF__ACT_BYTES;
@@ -546,9 +530,14 @@ INLINE void digits_eight(enum sheaf_type type, enum sheaf__act act, int R, const
     v_f dot[EIGHTS_ROWS], d = v_load(rounded ? bytes->lane_d : digits->lane_d);
     UNROLL for (int r = 0; r < R; r++) {
         fetch_lines(fetch, w + (size_t)r * w_stride, size_256(type));
-        unpack_eight(type, w + (size_t)r * w_stride, n, &x[r]);
+        unpack_weights(type, w + (size_t)r * w_stride, n, &x[r]);
+    }
+    if (of_six_bits(type)) {
+        scales_of_rows(type, R, w, w_stride, d_of, x);
+        d_of_rows(R, next, w_stride, d_of);
     }
     dot_eight(type, act, R, x, y, dot);
+    if (of_six_bits(type)) scales_to_lanes(type, R, x);
     UNROLL for (int r = 0; r < R; r++) {
         acc[r] = v_fma(dot[r], scale_eight(type, &x[r], d), acc[r]);
         if (eights_have_mins(type)) mins[r] = mins_of_eight(type, x[r].m, sums, mins[r]);
@@ -562,11 +551,15 @@ INLINE void digits_eights(enum sheaf_type type, enum sheaf__act act, int R, int6
     v_f acc[EIGHTS_ROWS], mins[EIGHTS_ROWS];
     int64_t blocks = k / SHEAF__QK;
     UNROLL for (int r = 0; r < R; r++) acc[r] = mins[r] = v_set1(0.0f);
-    for (; blocks >= 8; blocks -= 8, w += size_256(type), y += act_size_256(act))
-        digits_eight(type, act, R, w, w_stride, 8, fetch, y, acc, mins);
+    struct rows_d d;
+    if (of_six_bits(type)) d_of_rows(R, w, w_stride, &d);
+    for (; blocks >= 8; blocks -= 8, w += size_256(type), y += act_size_256(act)) {
+        const char *next = blocks > 8 ? w + size_256(type) : w;
+        digits_eight(type, act, R, w, w_stride, 8, next, &d, fetch, y, acc, mins);
+    }
     if (blocks > 0) {
         const int n = blocks_of_rest(type, sheaf__digits_at_end(k), (int)blocks, &w);
-        digits_eight(type, act, R, w, w_stride, n, fetch, y, acc, mins);
+        digits_eight(type, act, R, w, w_stride, n, w, &d, fetch, y, acc, mins);
     }
     UNROLL for (int r = 0; r < R; r++) out[r] = v_sum(end_eights(type, acc[r], mins[r]));
 }

@@ -2,9 +2,12 @@
  * the table compiled for that order, which compute the same bits.
  *
  * 256 weights are two vectors of 64 nibbles: vectors 0 and 1 of eights.h in the low and high nibbles of the first, 2 and
- * 3 in those of the second. Types of 32: these, then 32 bytes of fifth bits (byte i has those of bytes i and i + 32, bit
- * 4 - 4 h + v being that of byte i + 32 h of vector v), the scales of the eight blocks, their mins. Blocks of 256: nibbles
- * and fifth bits where the block has them, the rest as it is. */
+ * 3 in those of the second. Weights of 5 bits are two vectors and 32 bytes (load_fives). Types of 32: these, the
+ * scales of the eight blocks, their mins. Blocks of 256: weights where the block has nibbles and fifth bits, scales and
+ * mins of 6 bits in dwords (scales_of_rows), the rest as it is.
+ *
+ * On the way, fifth bits are 32 bytes, of which byte i has those of bytes i and i + 32, bit 4 - 4 h + v being that of
+ * byte i + 32 h of vector v. */
 #pragma GCC diagnostic ignored "-Wunused-function" /* of the parts not all are needed */
 #pragma GCC diagnostic ignored "-Wunused-const-variable"
 #define KERNELS_VBMI
@@ -131,10 +134,122 @@ static void move_fifths(const struct orders *o, bool back, char *p) {
     }
     memcpy(p, to, FIFTHS);
 }
+/* Where nibbles of eights.h lie, and fifth bits. */
+INLINE char *nibbles_in(enum sheaf_type type, char *unit) {
+    return is_five(type) ? unit : unit + size_256(type) - SHEAF__QK_K / 2;
+}
+
+/* Nibbles and fifth bits become what load_fives takes. */
+INLINE void join_fives(char *nibbles, char *fifths) {
+    const __m512i by_half = _mm512_setr_epi64(0, 0, 0, 0, 4, 4, 4, 4);
+    const __m512i h = _mm512_sllv_epi64(_mm512_broadcast_i64x4(load256(fifths)), by_half);
+    const __m512i x[2] = {load512(nibbles), load512(nibbles + 64)};
+    __m512i q[4];
+    low_and_high(x, q);
+    UNROLL for (int v = 0; v < 4; v++) q[v] = _mm512_ternarylogic_epi64(
+        q[v], _mm512_srli_epi16(h, v), _mm512_set1_epi8(16), 0xf8); /* q | h & 16 */
+    UNROLL for (int i = 0; i < 2; i++) {
+        const __m512i upper =
+            _mm512_and_si512(_mm512_slli_epi16(q[2 + i], 3), _mm512_set1_epi8(-32));
+        _mm512_storeu_si512(nibbles + 64 * i, _mm512_or_si512(q[i], upper));
+    }
+    const __m512i three = _mm512_set1_epi8(3);
+    const __m512i rest = _mm512_or_si512(_mm512_and_si512(q[2], three),
+                                         _mm512_slli_epi16(_mm512_and_si512(q[3], three), 2));
+    const __m256i second = _mm256_slli_epi16(_mm512_extracti64x4_epi64(rest, 1), 4);
+    _mm256_storeu_si256((__m256i *)fifths, _mm256_or_si256(_mm512_castsi512_si256(rest), second));
+}
+/* And back. */
+INLINE void part_fives(char *nibbles, char *fifths) {
+    const __m512i one = _mm512_set1_epi8(1);
+    __m512i q[4], h = _mm512_setzero_si512();
+    load_fives(nibbles, fifths, q);
+    UNROLL for (int v = 0; v < 4; v++) h =
+        _mm512_or_si512(h, _mm512_slli_epi16(_mm512_and_si512(_mm512_srli_epi16(q[v], 4), one), v));
+    UNROLL for (int i = 0; i < 2; i++) _mm512_storeu_si512(
+        nibbles + 64 * i,
+        _mm512_or_si512(and15_512(q[2 * i]), _mm512_slli_epi16(and15_512(q[2 * i + 1]), 4)));
+    const __m256i first = _mm256_slli_epi16(_mm512_castsi512_si256(h), 4);
+    _mm256_storeu_si256((__m256i *)fifths, _mm256_or_si256(first, _mm512_extracti64x4_epi64(h, 1)));
+}
+
 INLINE void fifths(enum sheaf_type type, bool back, char *unit) {
     const struct orders *o = &orders[type];
-    if (type == SHEAF_TYPE_Q5_K) turn_fifths(back, unit + o->fifths);
-    if (type == SHEAF_TYPE_Q5_0 || type == SHEAF_TYPE_Q5_1) move_fifths(o, back, unit + o->fifths);
+    char *at = unit + o->fifths;
+    if (!o->fifths) return;
+    if (back) part_fives(nibbles_in(type, unit), at);
+    if (type == SHEAF_TYPE_Q5_K)
+        turn_fifths(back, at);
+    else
+        move_fifths(o, back, at);
+    if (!back) join_fives(nibbles_in(type, unit), at);
+}
+
+/* ---- scales of 6 bits ---- */
+
+/* Four of them, `step` apart, above a byte. */
+INLINE uint32_t four_in_dword(const uint8_t *s, int step, uint8_t byte) {
+    uint32_t x = byte;
+    UNROLL for (int g = 0; g < 4; g++) x |= (uint32_t)s[step * g] << (8 + 6 * g);
+    return x;
+}
+INLINE uint8_t four_of_dword(uint32_t x, int step, uint8_t *s) {
+    UNROLL for (int g = 0; g < 4; g++) s[step * g] = x >> (8 + 6 * g) & 63;
+    return (uint8_t)x;
+}
+
+/* The first 16 bytes of K: d and dmin, then 12 bytes of scales and mins (k_bytes). */
+INLINE void move_k(bool back, char *unit) {
+    const uint32_t low6 = 0x3f3f3f3f, low4 = 0x0f0f0f0f;
+    uint8_t d[4];
+    uint32_t x[4];
+    struct k_bytes of;
+    uint8_t *s = (uint8_t *)&of.scales, *m = (uint8_t *)&of.mins;
+    if (back) {
+        memcpy(x, unit, sizeof x);
+        UNROLL for (int j = 0; j < 4; j++) d[j] = four_of_dword(x[j], 2, (j % 2 ? m : s) + j / 2);
+        const uint32_t s0 = (uint32_t)of.scales, s1 = (uint32_t)(of.scales >> 32);
+        const uint32_t m0 = (uint32_t)of.mins, m1 = (uint32_t)(of.mins >> 32);
+        memcpy(x, d, sizeof d);
+        x[1] = s0 | (s1 & (low6 - low4)) << 2;
+        x[2] = m0 | (m1 & (low6 - low4)) << 2;
+        x[3] = (s1 & low4) | (m1 & low4) << 4;
+    } else {
+        of = k_bytes(unit + sizeof d);
+        memcpy(d, unit, sizeof d);
+        UNROLL for (int j = 0; j < 4; j++) x[j] = four_in_dword((j % 2 ? m : s) + j / 2, 2, d[j]);
+    }
+    memcpy(unit, x, sizeof x);
+}
+/* The first 8 bytes of IQ4_XS: d, then the upper bits of scales, then their nibbles; as they are they are 32 more. */
+INLINE void move_xs(bool back, char *unit) {
+    struct sheaf__block_iq4_xs *b = (void *)unit;
+    uint8_t d[2], s[8];
+    uint32_t x[2], low = 0, high = 0;
+    if (back) {
+        memcpy(x, unit, sizeof x);
+        UNROLL for (int j = 0; j < 2; j++) d[j] = four_of_dword(x[j], 1, s + 4 * j);
+        UNROLL_8 for (int i = 0; i < 8; i++) {
+            low |= (s[i] & 15u) << 4 * i;
+            high |= (s[i] ^ 32u) >> 4 << 2 * i;
+        }
+        x[0] = (uint32_t)d[0] | (uint32_t)d[1] << 8 | high << 16;
+        x[1] = low;
+    } else {
+        memcpy(d, &b->d, sizeof d);
+        memcpy(&low, b->scales_l, sizeof low);
+        high = b->scales_h;
+        UNROLL_8 for (int i = 0; i < 8; i++) s[i] =
+            (uint8_t)((low >> 4 * i & 15) | ((high >> 2 * i & 3) ^ 2) << 4);
+        UNROLL for (int j = 0; j < 2; j++) x[j] = four_in_dword(s + 4 * j, 1, d[j]);
+    }
+    memcpy(unit, x, sizeof x);
+}
+/* All but nibbles. */
+INLINE void move_rest(enum sheaf_type type, bool back, char *unit) {
+    fifths(type, back, unit);
+    if (is_k(type)) move_k(back, unit);
+    if (type == SHEAF_TYPE_IQ4_XS) move_xs(back, unit);
 }
 
 /* ---- Q2_K and Q3_K ---- */
@@ -208,7 +323,7 @@ INLINE void repack_units(enum sheaf_type type, const char *w, char *to, int64_t 
             continue;
         }
         move_nibbles(&orders[type].to, size, w, to);
-        fifths(type, false, to);
+        move_rest(type, false, to);
     }
 }
 INLINE void restore_units(enum sheaf_type type, const char *w, char *to, int64_t n) {
@@ -220,8 +335,8 @@ INLINE void restore_units(enum sheaf_type type, const char *w, char *to, int64_t
             continue;
         }
         memcpy(unit, w, (size_t)size);
-        fifths(type, true, unit);
-        move_nibbles(&orders[type].from, size, orders[type].fifths ? unit : w, to);
+        move_rest(type, true, unit);
+        move_nibbles(&orders[type].from, size, unit, to);
     }
 }
 
