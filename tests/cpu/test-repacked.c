@@ -394,6 +394,23 @@ Test(repacked, memory_that_is_read_past_the_device) {
     drop(&m);
 }
 
+/* A member's slice of a weight may be empty, and the next one begins where it does. */
+Test(repacked, an_empty_weight_before_it) {
+    struct made m = make(one_type());
+    sheaf__as_written_fn *as_written;
+    sheaf__dev_find_proc(sheaf_backend_get_device(m.backend), SHEAF__AS_WRITTEN_PROC, &as_written);
+    struct sheaf_tensor *empty = sheaf_new_tensor_2d(m.ctx, m.w[1]->type, K, 0);
+    empty->flags |= SHEAF__TENSOR_PRIVATE;
+    cr_assert_eq(sheaf_backend_tensor_alloc(m.buffer[1], empty, m.w[1]->data),
+                 SHEAF_STATUS_SUCCESS);
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(as_written(empty), SHEAF_STATUS_SUCCESS);
+        compare_nodes(&m, i ? "repacked" : "first");
+        cr_assert(is_repacked(&m));
+    }
+    drop(&m);
+}
+
 /* Transfers behind the graph that repacks a weight. */
 Test(repacked, transfers_in_the_queue) {
     enum { BYTES = 200 << 10 }; /* more than an idle queue moves at once */

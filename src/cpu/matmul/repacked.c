@@ -28,7 +28,7 @@ static struct sheaf__cpu_weights *weights_of(const struct sheaf_tensor *t) {
 bool sheaf__cpu_may_be_repacked(const struct sheaf_tensor *t) {
     const struct sheaf_tensor *owner = sheaf__memory_owner(t);
     return owner->flags & SHEAF__TENSOR_PRIVATE && owner->ne[0] % SHEAF__REPACKED_UNIT == 0 &&
-           kernels_of(owner->type) && weights_of(t);
+           !sheaf_is_empty(owner) && kernels_of(owner->type) && weights_of(t);
 }
 
 static bool is_whole(const struct sheaf_tensor *t) {
@@ -106,7 +106,7 @@ enum sheaf__cpu_order sheaf__cpu_order_of(const struct sheaf_tensor *t) {
 
 bool sheaf__cpu_repack_begin(const struct sheaf_tensor *t) {
     bool is_new;
-    if (!sheaf__cpu_may_be_repacked(t) || !is_whole(t) || !sheaf_nelements(t)) return false;
+    if (!sheaf__cpu_may_be_repacked(t) || !is_whole(t)) return false;
     struct sheaf__cpu_weights *weights = weights_of(t);
     struct sheaf__cpu_weight *w = entry_of(weights, t, &is_new);
     if (!w || !is_new) return false;
