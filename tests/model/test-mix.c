@@ -147,6 +147,27 @@ Test(mix, types_by_the_model) {
     cr_expect_not(sheaf__mix_is_70b("llama", 32, 4) || sheaf__mix_is_70b("qwen3", 80, 8));
 }
 
+/* Matrices of architectures that only llama.cpp knows: it ends where a norm or a convolution is of another type. */
+Test(mix, matrices_that_stay_exact) {
+    static const struct {
+        const char *name, *type;
+    } rows[] = {
+        {"blk.3.attn_q_norm.weight", "f32"},        {"output_hc_norm.weight", "f32"},
+        {"blk.1.ssm_conv1d_q.weight", "f32"},       {"blk.1.shortconv.conv.weight", "f32"},
+        {"blk.1.shortconv.in_proj.weight", "q4_0"}, {"altup_proj.weight", "f32"},
+        {"blk.0.laurel_l.weight", "f32"},           {"enc.blk.0.attn_rel_b.weight", "f32"},
+        {"v.position_embd.weight", "f32"},          {"per_layer_model_proj.weight", "f32"},
+        {"blk.0.indexer.q_proj.weight", "f32"},     {"blk.0.indexer.k_proj.weight", "f32"},
+        {"blk.0.indexer.proj.weight", "q4_0"},      {"blk.0.time_mix_first.weight", "f32"},
+        {"blk.0.time_mix_w1.weight", "f32"},        {"blk.0.time_mix_decay_w2.weight", "f32"},
+        {"blk.0.time_mix_value.weight", "q4_0"},    {"blk.0.time_mix_gate.weight", "q4_0"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        cr_expect_str_eq(type_of(sheaf__mix_find("Q4_0"), false, rows[i].name, WIDTH), rows[i].type,
+                         "%s", rows[i].name);
+    cr_expect_str_eq(type_of(sheaf__mix_find("F16"), false, "blk.1.ssm_conv1d_q.weight", 4), "f32");
+}
+
 /* Rows of 320 are whole blocks of 32, rows of 40 of nothing. */
 Test(mix, rows_that_do_not_fit_get_a_larger_type) {
     const struct sheaf__mix *mix = sheaf__mix_find("Q4_K_M");

@@ -159,6 +159,24 @@ static enum sheaf_type enlarge(enum sheaf_type type, const struct sheaf__mix *mi
     return model->is_70b && is_v && (type == T(Q3_K) || type == T(Q4_K)) ? T(Q5_K) : type;
 }
 
+/* Parts of names of matrices that stay F32, in any architecture, as with llama-quantize: norms with a row a head,
+ * convolutions, of which programs of ggml take no other type, and matrices that are small and decide. */
+/* clang-format off */
+static const char *const exact_parts[] = {
+    "_norm.weight", "ssm_conv1d", "shortconv.conv.", "altup", "laurel", "per_layer_model_proj.", "attn_rel_b.",
+    ".position_embd.", "indexer.q_proj", "indexer.k_proj", "time_mix_first.", "time_mix_lerp_fused.",
+    "time_mix_w0.", "time_mix_w1.", "time_mix_w2.", "time_mix_v0.", "time_mix_v1.", "time_mix_v2.", "time_mix_a0.",
+    "time_mix_a1.", "time_mix_a2.", "time_mix_g1.", "time_mix_g2.", "time_mix_decay_w1.", "time_mix_decay_w2.",
+};
+/* clang-format on */
+
+static bool is_exact(enum sheaf__weight weight, const char *name) {
+    bool exact = weight != SHEAF__W_COUNT && sheaf__weight_infos[weight].exact;
+    for (size_t i = 0; i < sizeof exact_parts / sizeof *exact_parts; i++)
+        exact = exact || strstr(name, exact_parts[i]);
+    return exact;
+}
+
 enum sheaf_type sheaf__mix_type(const struct sheaf__mix *mix, const struct sheaf__mix_model *model,
                                 const char *name, int64_t ne0) {
     int64_t layer;
@@ -166,7 +184,7 @@ enum sheaf_type sheaf__mix_type(const struct sheaf__mix *mix, const struct sheaf
     const bool is_output =
         weight == SHEAF__W_OUTPUT || (weight == SHEAF__W_TOKEN_EMBD && model->tied);
     enum sheaf_type type = is_output ? mix->output : mix->base;
-    if (weight != SHEAF__W_COUNT && sheaf__weight_infos[weight].exact) return T(F32);
+    if (is_exact(weight, name)) return T(F32);
     for (int i = 0; i < MAX_EXCEPTIONS && !is_output; i++) {
         const struct exception *e = &mix->exceptions[i];
         if (e->where == NOWHERE) break;
