@@ -160,6 +160,7 @@ Test(mix, matrices_that_stay_exact) {
         {"blk.0.indexer.q_proj.weight", "f32"},     {"blk.0.indexer.k_proj.weight", "f32"},
         {"blk.0.indexer.proj.weight", "q4_0"},      {"blk.0.time_mix_first.weight", "f32"},
         {"blk.0.time_mix_w1.weight", "f32"},        {"blk.0.time_mix_decay_w2.weight", "f32"},
+        {"blk.0.ple_norm_key.weight", "f32"},       {"blk.0.indexer_compressor_ape.weight", "f32"},
         {"blk.0.time_mix_value.weight", "q4_0"},    {"blk.0.time_mix_gate.weight", "q4_0"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)

@@ -159,14 +159,16 @@ static enum sheaf_type enlarge(enum sheaf_type type, const struct sheaf__mix *mi
     return model->is_70b && is_v && (type == T(Q3_K) || type == T(Q4_K)) ? T(Q5_K) : type;
 }
 
-/* Parts of names of matrices that stay F32, in any architecture, as with llama-quantize: norms with a row a head,
- * convolutions, of which programs of ggml take no other type, and matrices that are small and decide. */
+/* Parts of names of matrices that stay F32, in any architecture: norms with a row a head, convolutions and what is added
+ * to activations, of which ggml's CPU backend takes no other type, and matrices that are small and decide. llama-quantize
+ * leaves the same, except for those in the last line. */
 /* clang-format off */
 static const char *const exact_parts[] = {
     "_norm.weight", "ssm_conv1d", "shortconv.conv.", "altup", "laurel", "per_layer_model_proj.", "attn_rel_b.",
     ".position_embd.", "indexer.q_proj", "indexer.k_proj", "time_mix_first.", "time_mix_lerp_fused.",
     "time_mix_w0.", "time_mix_w1.", "time_mix_w2.", "time_mix_v0.", "time_mix_v1.", "time_mix_v2.", "time_mix_a0.",
     "time_mix_a1.", "time_mix_a2.", "time_mix_g1.", "time_mix_g2.", "time_mix_decay_w1.", "time_mix_decay_w2.",
+    "compressor_ape.", "ple_norm_", "ple_conv1d.",
 };
 /* clang-format on */
 
