@@ -470,8 +470,10 @@ static bool cut_steps(const struct digit *d, const struct sheaf__layout *from,
                       struct sheaf__st to_st, int member, int64_t step[SHEAF_MAX_DIMS],
                       int64_t *offset) {
     const struct owners o = owners_of(d, from, from_st.axis, from_st.cut);
-    const int b = walk_of(d, to_st.axis);
     *offset = rank(&o, member, d->offset);
+    /* a cut that is everywhere meets rules for whole operands (match.c), whose views are whole */
+    if (to_st.kind != SHEAF__S) return from_st.cut->everywhere;
+    const int b = walk_of(d, to_st.axis);
     if (b < 0) return true;
     const struct candidate c = candidate_of(d, b);
     const struct part p = {&c, &o, member, to_st.cut, to_st.axis == 0 ? to->block : 1};

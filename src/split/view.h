@@ -25,8 +25,8 @@ bool sheaf__view_transfer(struct sheaf__pool *pool, const struct sheaf__layout *
                           const struct sheaf__layout *to, int64_t offset, int axis,
                           const struct sheaf__cut *cut, struct sheaf__st *out);
 /* Strides and offset (bytes from the first element of the member's operand) of the member's view.
- * `from_local` are the strides of its operand. States as transferred; both M or P: the geometry of
- * the whole. False if it cannot be addressed. */
+ * `from_local` are the strides of its operand. States as transferred; both M or P, or of a cut
+ * that is everywhere to M: the geometry of the whole. False if it cannot be addressed. */
 bool sheaf__view_local(const struct sheaf__layout *from, const struct sheaf__layout *to,
                        int64_t offset, struct sheaf__st from_st, struct sheaf__st to_st, int member,
                        const size_t from_local[SHEAF_MAX_DIMS],

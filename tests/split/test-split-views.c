@@ -441,3 +441,30 @@ Test(random, views) {
     cr_expect_eq(wrong, 0);
     cr_expect_gt(offered, VIEWS * CUTS / 2);
 }
+
+/* One head of keys, which two members have in parts that are all of it, beside queries that are whole. */
+Test(view, of_an_operand_that_is_everywhere) {
+    struct sheaf__pool pool;
+    T from = {.type = SHEAF_TYPE_F32, .ne = {32, 3, 1, 1}},
+      to = {.type = SHEAF_TYPE_F32, .ne = {8, 3, 1, 1}};
+    int64_t at = -1;
+    size_t mine[4];
+    split_dense(&from);
+    split_dense(&to);
+    to.nb[1] = from.nb[1];
+    const struct sheaf__layout lf = sheaf__layout_of(&from), lt = sheaf__layout_of(&to);
+    cr_assert_eq(sheaf__pool_init(&pool, 2), SHEAF_STATUS_SUCCESS);
+    sheaf__cut_begin(&pool);
+    for (int j = 0; j < 2; j++) {
+        sheaf__cut_add(&pool, 0, 32);
+        sheaf__cut_next_member(&pool);
+    }
+    const struct sheaf__st everywhere = sheaf__st_s(0, sheaf__cut_end(&pool, 32));
+    for (int j = 0; j < 2; j++) {
+        cr_assert(sheaf__view_local(&lf, &lt, 16 * 4, everywhere, (struct sheaf__st){SHEAF__M}, j,
+                                    from.nb, to.ne, mine, &at));
+        cr_expect_eq(at, 16 * 4);
+        cr_expect(mine[0] == 4 && mine[1] == from.nb[1], "%zu, %zu", mine[0], mine[1]);
+    }
+    sheaf__pool_free(&pool);
+}
