@@ -5,18 +5,17 @@
 #include "split/planner.h"
 
 /* The value of `from`'s tensor in state `to` by one conversion step after another. */
-static int convert(struct planner *p, int from, struct sheaf__st to, int node, int before) {
+static int convert(struct planner *p, int from, struct sheaf__st to, int node) {
     while (!sheaf__st_equal(p->value[from].st, to)) {
         struct sheaf__st reached;
         const struct sheaf__conversion c = sheaf__convert_step(p->value[from].st, to, &reached);
-        const int s = sheaf__plan_step(p, c.kind, node, before);
-        const int v =
-            s == NONE ? NONE : sheaf__plan_value(p, p->value[from].entry, reached, s, false);
+        const int s = sheaf__plan_step(p, c.kind, node);
+        const int v = s == NONE ? NONE : sheaf__plan_value(p, p->value[from].entry, reached, false);
         if (v == NONE) return NONE;
-        p->step[s].s.collective = c.collective;
-        p->step[s].s.in[0] = from;
-        p->step[s].s.out = v;
-        p->step[s].s.bytes = sheaf__dense_bytes(p->value[v].tensor);
+        p->step[s].collective = c.collective;
+        p->step[s].in[0] = from;
+        p->step[s].out = v;
+        p->step[s].bytes = sheaf__dense_bytes(p->value[v].tensor);
         p->value[v].origin = from;
         p->value[v].packed = !sheaf_is_contiguous(p->value[v].tensor);
         from = v;
@@ -24,59 +23,12 @@ static int convert(struct planner *p, int from, struct sheaf__st to, int node, i
     return from;
 }
 
-/* ---- sliding a reduction back ---- */
-
-/* True if the value is PARTIAL only because one of its operands is, and no other node has read it,
- * so that it may as well be MIRRORED. */
-static bool retractable(struct planner *p, int v) {
-    const struct planned_value *x = &p->value[v];
-    const struct sheaf__entry *e = &p->entry[x->entry];
-    if (x->st.kind != SHEAF__P || x->step == NONE || !x->native || x->older != NONE) return false;
-    if (e->values != v || e->uses != 1 || (e->tensor->flags & SHEAF_TENSOR_FLAG_OUTPUT))
-        return false;
-    const struct planned_step *s = &p->step[x->step];
-    return s->s.kind == SHEAF_SPLIT_STEP_NODE && s->addend >= 0 &&
-           *sheaf__plan_epoch(p, x->entry) == 0 && !sheaf__op_written(e->tensor);
-}
-
-/* The reduction of `v` to MIRRORED, done on the smallest tensor of the single-use linear chain that
- * ends in v. */
-static int reduce(struct planner *p, int v, int node) {
-    int best = v, at = v;
-    while (retractable(p, at)) {
-        const struct planned_step *s = &p->step[p->value[at].step];
-        at = s->s.in[s->addend];
-        if (sheaf__sum_earlier(p->value[at].tensor, p->value[best].tensor)) best = at;
-    }
-    if (best == v) return convert(p, v, sheaf__st_m(), node, NONE);
-    /* from v back to best, each node becomes a MIRRORED one */
-    for (at = v; at != best;) {
-        struct planned_step *s = &p->step[p->value[at].step];
-        const int operand = s->addend, source = s->s.in[operand];
-        p->value[at].st = sheaf__st_m();
-        s->addend = -1;
-        s->s.add_once = false;
-        s->s.once = 0;
-        if (source == best) {
-            const int step = p->value[at].step;
-            const int m = convert(p, best, sheaf__st_m(), p->step[step].s.node, step);
-            if (m == NONE) return NONE;
-            p->step[step].s.in[operand] = m;
-        }
-        at = source;
-    }
-    return v;
-}
-
 int sheaf__plan_obtain(struct planner *p, const struct planned_operand *o,
                        const struct sheaf__need *need, int node) {
     int64_t cost;
     const int best =
         o->value[sheaf__cheapest_source(o->st, o->n, need, o->bytes, p->n_members, &cost)];
-    if (cost == SHEAF__MET) return best;
-    if (p->value[best].st.kind == SHEAF__P && need->st.kind == SHEAF__M)
-        return reduce(p, best, node);
-    return convert(p, best, need->st, node, NONE);
+    return cost == SHEAF__MET ? best : convert(p, best, need->st, node);
 }
 
 /* The value in the tensor's own memory of which v is a copy; NONE: v is a copy of a view of one, so
@@ -109,12 +61,12 @@ enum sheaf_status sheaf__plan_mirror(struct planner *p, int e, enum mirror_for w
     enum sheaf_status status = sheaf__plan_refresh(p, t->src[0], &below);
     if (status == SHEAF_STATUS_SUCCESS) status = sheaf__plan_mirror(p, below, what, node, &source);
     if (status != SHEAF_STATUS_SUCCESS) return status;
-    const int s = sheaf__plan_step(p, SHEAF_SPLIT_STEP_NODE, p->entry[e].node, NONE);
+    const int s = sheaf__plan_step(p, SHEAF_SPLIT_STEP_NODE, p->entry[e].node);
     const int v =
-        s == NONE ? NONE : sheaf__plan_value(p, e, sheaf__st_m(), s, p->value[source].native);
+        s == NONE ? NONE : sheaf__plan_value(p, e, sheaf__st_m(), p->value[source].native);
     if (v == NONE) return sheaf__plan_no_memory();
-    p->step[s].s.in[0] = source;
-    p->step[s].s.out = v;
+    p->step[s].in[0] = source;
+    p->step[s].out = v;
     p->value[v].copy = p->value[source].copy;
     p->value[v].epoch = p->value[source].epoch;
     *out = v;
@@ -132,11 +84,11 @@ enum sheaf_status sheaf__plan_write_back(struct planner *p, int written, int nod
     }
     const enum sheaf_split_step_kind kind =
         p->value[target].st.kind == SHEAF__P ? SHEAF_SPLIT_STEP_KEEP_ONE : SHEAF_SPLIT_STEP_SLICE;
-    const int s = sheaf__plan_step(p, kind, node, NONE);
+    const int s = sheaf__plan_step(p, kind, node);
     if (s == NONE) return sheaf__plan_no_memory();
-    p->step[s].s.in[0] = copy;
-    p->step[s].s.out = target;
-    p->step[s].s.bytes = sheaf__dense_bytes(p->value[target].tensor);
+    p->step[s].in[0] = copy;
+    p->step[s].out = target;
+    p->step[s].bytes = sheaf__dense_bytes(p->value[target].tensor);
     p->value[copy].epoch = *sheaf__plan_epoch(p, p->value[copy].entry);
     return SHEAF_STATUS_SUCCESS;
 }

@@ -20,10 +20,6 @@ int sheaf__cheapest_source(const struct sheaf__st *st, int n, const struct sheaf
     return best;
 }
 
-bool sheaf__sum_earlier(const struct sheaf_tensor *earlier, const struct sheaf_tensor *later) {
-    return sheaf__dense_bytes(earlier) < sheaf__dense_bytes(later);
-}
-
 /* ---- one node alone ---- */
 
 bool sheaf__row_cuts(const struct sheaf__row *row) {

@@ -35,7 +35,5 @@ bool sheaf__decide_row(struct sheaf__pool *pool, const struct sheaf__asked *aske
                        struct sheaf__row *out);
 /* Is anything in the row not whole on every member? */
 bool sheaf__row_cuts(const struct sheaf__row *row);
-/* Of two tensors of a chain, is the earlier one the better to sum? */
-bool sheaf__sum_earlier(const struct sheaf_tensor *earlier, const struct sheaf_tensor *later);
 
 #endif

@@ -67,7 +67,7 @@ bool sheaf__row_same(const struct sheaf__row *a, const struct sheaf__row *b) {
 }
 
 static struct sheaf__row row_of(const struct matcher *m, const char *name) {
-    struct sheaf__row row = {.name = name, .n_operands = m->n, .addend = -1};
+    struct sheaf__row row = {.name = name, .n_operands = m->n};
     return row;
 }
 
@@ -470,7 +470,6 @@ static bool visit_partial(const struct matcher *m) {
             row.need[1 - once].st = row.out = sheaf__st_p();
             row.adds = row.add_once = true;
             row.once = once;
-            row.addend = 1 - once;
             /* the other members' result is their addend as it lies: it must have the result's shape
              * (a broadcast one would have to be repeated) and be dense */
             const struct sheaf_tensor *addend = m->node->src[1 - once];
@@ -482,12 +481,8 @@ static bool visit_partial(const struct matcher *m) {
         struct sheaf__row row = row_of(m, "linear");
         row.out = sheaf__st_p();
         row.adds = true;
-        int n = 0;
         for (int i = 0; i < m->n; i++) {
-            if (m->rule->linear[l] >> i & 1) {
-                row.need[i].st = sheaf__st_p();
-                row.addend = n++ ? -1 : i;
-            }
+            if (m->rule->linear[l] >> i & 1) row.need[i].st = sheaf__st_p();
         }
         if (!offer(m, &row)) return false;
     }
@@ -524,14 +519,12 @@ static bool visit_masked(const struct matcher *m) {
             for (int l = 0; l < SHEAF__MAX_LINEAR && m->rule->zero[l]; l++) {
                 struct sheaf__row row = row_of(m, "mask");
                 bool good = m->rule->zero[l] >> i & 1;
-                int n = 0;
                 row.out = st;
                 for (int o = 0; o < m->n; o++) {
                     if (!(m->rule->zero[l] >> o & 1)) continue;
                     /* once for the set, from the first of it */
                     good = good && o >= i && same_columns(m, o) && has(&m->have[o], st);
                     row.need[o].st = st;
-                    row.addend = n++ ? -1 : o;
                 }
                 if (good && !offer(m, &row)) return false;
             }

@@ -25,7 +25,6 @@ struct sheaf__row {
     bool adds; /* of an element of `out` several members may have an addend other than 0 */
     bool add_once;
     int once;
-    int addend; /* the only PARTIAL operand of a linear row, the rest MIRRORED; -1 */
 };
 
 /* States in which an operand is, or is available at no cost (values that exist). */

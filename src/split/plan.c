@@ -102,8 +102,8 @@ static enum sheaf_status leaf_value(struct planner *p, int e) {
     const enum sheaf_status status = take_state(p, given, t, &st);
     if (status != SHEAF_STATUS_SUCCESS) return status;
     p->entry[e].st = st;
-    return sheaf__plan_value(p, e, st, NONE, true) == NONE ? sheaf__plan_no_memory()
-                                                           : SHEAF_STATUS_SUCCESS;
+    return sheaf__plan_value(p, e, st, true) == NONE ? sheaf__plan_no_memory()
+                                                     : SHEAF_STATUS_SUCCESS;
 }
 
 static enum sheaf_status plan_node(struct planner *p, int node);
@@ -172,8 +172,7 @@ static enum sheaf_status take_row(struct planner *p, struct planned_node *x) {
                                        p->whole && p->whole[x->node], p->whole_sums};
     x->has_row =
         sheaf__decide_row(p->pool, &asked, sheaf__search_row(p->search, x->node), at_hand, &x->row);
-    if (!x->has_row)
-        x->row = (struct sheaf__row){.name = "write back", .n_operands = x->n, .addend = -1};
+    if (!x->has_row) x->row = (struct sheaf__row){.name = "write back", .n_operands = x->n};
     return p->pool->failed ? sheaf__plan_no_memory() : SHEAF_STATUS_SUCCESS;
 }
 
@@ -210,22 +209,21 @@ static enum sheaf_status obtain_operands(struct planner *p, struct planned_node 
 /* The step, and the value that it makes: in the tensor's own memory, unless the node shows or
  * writes a copy. */
 static enum sheaf_status add_step(struct planner *p, const struct planned_node *x) {
-    const int s = sheaf__plan_step(p, SHEAF_SPLIT_STEP_NODE, x->node, NONE);
+    const int s = sheaf__plan_step(p, SHEAF_SPLIT_STEP_NODE, x->node);
     if (s == NONE) return sheaf__plan_no_memory();
     const int source = x->is_view ? x->in[0] : x->written ? x->in[x->written - 1] : NONE;
     if (x->written) ++*sheaf__plan_epoch(p, x->self);
-    const int v = sheaf__plan_value(p, x->self, sheaf__lasting(&p->input, x->node, x->row.out), s,
+    const int v = sheaf__plan_value(p, x->self, sheaf__lasting(&p->input, x->node, x->row.out),
                                     source == NONE || p->value[source].native);
     if (v == NONE) return sheaf__plan_no_memory();
     if (source != NONE && !p->value[source].native) {
         p->value[v].copy = p->value[source].copy;
         if (!x->written) p->value[v].epoch = p->value[source].epoch;
     }
-    for (int i = 0; i < x->n; i++) p->step[s].s.in[i] = x->in[i];
-    p->step[s].s.out = v;
-    p->step[s].s.add_once = x->row.add_once;
-    p->step[s].s.once = x->row.once;
-    p->step[s].addend = x->row.addend;
+    for (int i = 0; i < x->n; i++) p->step[s].in[i] = x->in[i];
+    p->step[s].out = v;
+    p->step[s].add_once = x->row.add_once;
+    p->step[s].once = x->row.once;
     p->node_value[x->node] = v;
     return SHEAF_STATUS_SUCCESS;
 }
@@ -297,7 +295,6 @@ static bool number_node(struct planner *p, int node) {
 
 enum sheaf_status sheaf__plan_prepare(struct planner *p) {
     const struct sheaf_cgraph *g = p->graph;
-    p->first_step = p->last_step = NONE;
     p->lacking = (struct sheaf_tensor){.ne = {1, 1, 1, 1}};
     sheaf__set_dense_strides(&p->lacking);
     if (!make_room(p)) return sheaf__plan_no_memory();
@@ -406,8 +403,7 @@ static enum sheaf_status publish(struct planner *p, struct sheaf__plan_impl *imp
         plan->values[v].state = (struct sheaf_split_state *)(uintptr_t)shown;
         impl->st[v] = p->value[v].st;
     }
-    for (int s = p->first_step, i = 0; s != NONE; s = p->step[s].next)
-        plan->steps[i++] = p->step[s].s;
+    if (p->n_steps) memcpy(plan->steps, p->step, (size_t)p->n_steps * sizeof *plan->steps);
     for (int i = 0; i < p->graph->n_nodes; i++)
         plan->node_final[i] = final_value(p, p->node_value[i]);
     return SHEAF_STATUS_SUCCESS;

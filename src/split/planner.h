@@ -16,18 +16,11 @@ struct planned_value {
     struct sheaf_tensor *tensor;
     struct sheaf__st st;
     int entry, older;
-    int step;    /* that makes it; NONE: given */
     bool native; /* lies in the tensor's own memory */
     bool packed; /* a dense copy of a tensor that is not dense */
     int epoch;   /* of the owner, when a copy was made */
     int copy;    /* of a copy or a view of one: the value that holds the memory */
     int origin;  /* of a copy: the value that it is a copy of */
-};
-
-struct planned_step {
-    struct sheaf__split_step s;
-    int next;
-    int addend; /* see struct sheaf__row */
 };
 
 /* A cut that was given for a leaf, and what it is to the planner. */
@@ -51,8 +44,8 @@ struct planner {
     size_t n_slots;
     struct planned_value *value;
     int n_values;
-    struct planned_step *step;
-    int n_steps, first_step, last_step;
+    struct sheaf__split_step *step;
+    int n_steps;
     size_t cap_entries, cap_values, cap_steps;
     int *node_value;
     int *self, *operand;         /* entries, as in struct sheaf__search_input */
@@ -75,10 +68,9 @@ struct planned_operand {
 /* Entry of a tensor, made if there is none. */
 int sheaf__plan_entry(struct planner *p, struct sheaf_tensor *t);
 int *sheaf__plan_epoch(struct planner *p, int entry);
-int sheaf__plan_value(struct planner *p, int entry, struct sheaf__st st, int step, bool native);
+int sheaf__plan_value(struct planner *p, int entry, struct sheaf__st st, bool native);
 bool sheaf__plan_usable(struct planner *p, int v);
-/* Appends a step, or puts it before step `before`. */
-int sheaf__plan_step(struct planner *p, enum sheaf_split_step_kind kind, int node, int before);
+int sheaf__plan_step(struct planner *p, enum sheaf_split_step_kind kind, int node);
 /* Usable values of an operand, oldest first. A view needs its operand's layout, so a dense copy of
  * a tensor that is not dense does not serve it. */
 void sheaf__plan_list(struct planner *p, struct planned_operand *o, bool for_view);

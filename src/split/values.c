@@ -1,5 +1,5 @@
 /* Tensors, values and steps of a plan in the making: arrays that only grow. A value belongs to an
- * entry, the newest first; steps are a list, since a reduction is put before steps made earlier. */
+ * entry, the newest first; steps are in the order in which members take them. */
 #include "base/array.h"
 #include "base/hash.h"
 #include "split/convert.h"
@@ -46,7 +46,7 @@ int *sheaf__plan_epoch(struct planner *p, int entry) {
 
 /* ---- values and steps ---- */
 
-int sheaf__plan_value(struct planner *p, int entry, struct sheaf__st st, int step, bool native) {
+int sheaf__plan_value(struct planner *p, int entry, struct sheaf__st st, bool native) {
     if (!sheaf__grow(&p->value, &p->cap_values, (size_t)p->n_values + 1, sizeof *p->value))
         return NONE;
     const int v = p->n_values++;
@@ -54,7 +54,6 @@ int sheaf__plan_value(struct planner *p, int entry, struct sheaf__st st, int ste
                                          .st = st,
                                          .entry = entry,
                                          .older = p->entry[entry].values,
-                                         .step = step,
                                          .native = native,
                                          .epoch = *sheaf__plan_epoch(p, entry),
                                          .copy = native ? NONE : v,
@@ -67,25 +66,11 @@ bool sheaf__plan_usable(struct planner *p, int v) {
     return p->value[v].native || p->value[v].epoch == *sheaf__plan_epoch(p, p->value[v].entry);
 }
 
-int sheaf__plan_step(struct planner *p, enum sheaf_split_step_kind kind, int node, int before) {
+int sheaf__plan_step(struct planner *p, enum sheaf_split_step_kind kind, int node) {
     if (!sheaf__grow(&p->step, &p->cap_steps, (size_t)p->n_steps + 1, sizeof *p->step)) return NONE;
     const int i = p->n_steps++;
-    struct planned_step *s = &p->step[i];
-    *s = (struct planned_step){
-        .s = {.kind = kind, .node = node, .out = NONE}, .next = before, .addend = -1};
-    for (int k = 0; k < SHEAF_MAX_SRC; k++) s->s.in[k] = NONE;
-    if (before == NONE) {
-        if (p->last_step == NONE) {
-            p->first_step = i;
-        } else {
-            p->step[p->last_step].next = i;
-        }
-        p->last_step = i;
-        return i;
-    }
-    int *link = &p->first_step;
-    while (*link != before) link = &p->step[*link].next;
-    *link = i;
+    p->step[i] = (struct sheaf__split_step){.kind = kind, .node = node, .out = NONE};
+    for (int k = 0; k < SHEAF_MAX_SRC; k++) p->step[i].in[k] = NONE;
     return i;
 }
 

@@ -208,8 +208,8 @@ Test(plan, mirrored_leaves_stay_mirrored) {
     split_model_free(&m);
 }
 
-/* A chain that grows a partial is reduced before it grows. */
-Test(plan, reduction_slides_back_to_the_smallest_tensor) {
+/* Addends are summed before a chain makes more of them. */
+Test(plan, a_chain_is_summed_where_it_is_smallest) {
     struct split_model m;
     split_model_init(&m, 2, 3);
     struct sheaf_tensor *w = split_new(&m, "w", 8, 4, 1, 1), *x = split_new(&m, "x", 8, 3, 1, 1);
