@@ -6,7 +6,9 @@
 
 #include "backend/optional.h"
 #include "backend/registry.h"
+#include "cpu/device/device.h"
 #include "cpu/kernels/kernels.h"
+#include "cpu/matmul/repacked.h"
 #include "sheaf/sheaf.h"
 
 enum { UNIT = 256, MOST_BYTES = 320 };
@@ -278,6 +280,10 @@ static void compare_bytes(struct made *m, const char *when) {
         cr_assert_arr_eq(got, m->bytes + places[i][0], places[i][1], "%s, %s: place %d",
                          sheaf_type_name(m->w[0]->type), when, (int)i);
     }
+    const struct sheaf_tensor *view = m->nodes[1].half_m->src[0];
+    sheaf_backend_tensor_get(view, got, 5, 400);
+    cr_assert_arr_eq(got, m->bytes + view->view_offs + 5, 400, "%s, %s: a view",
+                     sheaf_type_name(m->w[0]->type), when);
     free(got);
 }
 
@@ -305,8 +311,8 @@ static void check_tensor(enum sheaf_type type) {
     write_part(&m, 9 * row + 100, row);
     compare_bytes(&m, "written again");
     compare_nodes(&m, "written again");
-    memset(m.bytes + 10, 0, 300);
-    for (int i = 0; i < 2; i++) sheaf_backend_tensor_memset(m.w[i], 0, 10, 300);
+    memset(m.bytes + 10, 0x21, 300);
+    for (int i = 0; i < 2; i++) sheaf_backend_tensor_memset(m.w[i], 0x21, 10, 300);
     compare_bytes(&m, "filled");
     compare_nodes(&m, "filled");
     /* a reader of another kind: a copy to floats */
@@ -457,21 +463,44 @@ static void check_as_written(struct made *m, struct sheaf_tensor *node) {
     drop(m);
 }
 
-Test(repacked, a_view_that_ends_within_a_unit) {
-    enum { BLOCKS = 2, ELEMENTS = BLOCKS * 32 };
+/* Views of which the length, the place, or a stride is no whole number of units. */
+Test(repacked, a_view_of_parts_of_units) {
+    enum { BLOCK = 18, WIDE = 320 / 32 * BLOCK }; /* Q4_0 */
+    static const struct view {
+        int64_t ne[3];
+        size_t nb[2], at;
+    } views[] = {
+        {{64, M, 1}, {K / 32 * BLOCK, M * K / 32 * BLOCK}, 0},
+        {{UNIT, M, 1}, {K / 32 * BLOCK, M * K / 32 * BLOCK}, 2 * BLOCK},
+        {{UNIT, M, 1}, {WIDE, M * WIDE}, 0},
+        {{UNIT, 3, 4}, {K / 32 * BLOCK, 5 * WIDE}, 0},
+    };
     if (!repacks(SHEAF_TYPE_Q4_0)) cr_skip("this CPU's kernels do not repack Q4_0");
-    struct made m = make(SHEAF_TYPE_Q4_0);
-    struct sheaf_tensor *w = m.w[1], *x = floats(m.ctx, ELEMENTS, 2);
-    size_t at = 3 << 20;
-    compare_nodes(&m, "first");
-    place(&m, x, &at);
-    fill(x->data, sheaf_nelements(x));
-    struct sheaf_tensor *part =
-        sheaf_view_2d(m.ctx, w, ELEMENTS, M, w->nb[1], BLOCKS * sheaf_type_size(w->type));
-    sheaf_backend_view_init(part);
-    struct sheaf_tensor *node = sheaf_mul_mat(m.ctx, part, x);
-    place(&m, node, &at);
-    check_as_written(&m, node);
+    for (size_t i = 0; i < sizeof views / sizeof *views; i++) {
+        const struct view *v = &views[i];
+        struct made m = make(SHEAF_TYPE_Q4_0);
+        struct sheaf_tensor *x = sheaf_new_tensor_3d(m.ctx, SHEAF_TYPE_F32, v->ne[0], 2, v->ne[2]);
+        struct sheaf_tensor *node[2];
+        size_t at = 3 << 20;
+        compare_nodes(&m, "first");
+        cr_assert(is_repacked(&m));
+        place(&m, x, &at);
+        fill(x->data, sheaf_nelements(x));
+        for (int j = 0; j < 2; j++) {
+            struct sheaf_tensor *part = sheaf_view_3d(m.ctx, m.w[j], v->ne[0], v->ne[1], v->ne[2],
+                                                      v->nb[0], v->nb[1], v->at);
+            sheaf_backend_view_init(part);
+            node[j] = sheaf_mul_mat(m.ctx, part, x);
+            place(&m, node[j], &at);
+        }
+        run(&m, 0, &(struct nodes){.one = node[0]});
+        run(&m, 1, &(struct nodes){.one = node[1]});
+        cr_assert_arr_eq(node[0]->data, node[1]->data, sheaf_nbytes(node[0]), "view %d", (int)i);
+        cr_assert(!is_repacked(&m), "view %d", (int)i);
+        cr_assert_arr_eq(m.w[1]->data, m.bytes, m.size);
+        compare_nodes(&m, "as written");
+        drop(&m);
+    }
 }
 
 Test(repacked, a_node_that_writes_a_weight) {
@@ -500,6 +529,189 @@ Test(repacked, a_clear_forgets) {
     compare_nodes(&m, "cleared and written");
     cr_assert(is_repacked(&m), "the next product repacks it");
     drop(&m);
+}
+
+/* ---- several weights of one buffer ---- */
+
+enum { WEIGHTS = 5, EACH = 38 }; /* rows: no number of units that three threads share evenly */
+
+/* Weights without a gap between them, and the nodes that read each. */
+struct several {
+    sheaf_backend_t backend;
+    sheaf_backend_buffer_t buffer, other;
+    struct sheaf_context *ctx;
+    struct sheaf_tensor *w[WEIGHTS], *product[WEIGHTS], *copy[WEIGHTS], *rows;
+    char *bytes[WEIGHTS];
+    float *expected[WEIGHTS];
+    size_t size;
+};
+
+static void put(sheaf_backend_buffer_t buffer, struct sheaf_tensor *t, size_t *at) {
+    char *base = sheaf_backend_buffer_get_base(buffer);
+    cr_assert_eq(sheaf_backend_tensor_alloc(buffer, t, base + *at), SHEAF_STATUS_SUCCESS);
+    *at += (sheaf_nbytes(t) + 63) / 64 * 64;
+}
+
+#define COMPUTE(s, ...)                                                                            \
+    compute(s, (struct sheaf_tensor *[]){__VA_ARGS__},                                             \
+            sizeof(struct sheaf_tensor *[]){__VA_ARGS__} / sizeof(struct sheaf_tensor *))
+static void compute(struct several *s, struct sheaf_tensor **nodes, size_t n) {
+    struct sheaf_cgraph *g = sheaf_new_graph(s->ctx);
+    for (size_t i = 0; i < n; i++) {
+        if (nodes[i]->op == SHEAF_OP_MUL_MAT) memset(nodes[i]->data, 0xff, sheaf_nbytes(nodes[i]));
+        sheaf_build_forward_expand(g, nodes[i]);
+    }
+    cr_assert_eq(sheaf_backend_graph_compute(s->backend, g), SHEAF_STATUS_SUCCESS, "%s",
+                 sheaf_last_error());
+    for (size_t i = 0; i < n; i++)
+        for (int w = 0; w < WEIGHTS; w++)
+            if (nodes[i] == s->product[w])
+                cr_assert_arr_eq(nodes[i]->data, s->expected[w], sheaf_nbytes(nodes[i]),
+                                 "weight %d", w);
+}
+
+static void write_all(struct several *s) {
+    for (int i = 0; i < WEIGHTS; i++) sheaf_backend_tensor_set(s->w[i], s->bytes[i], 0, s->size);
+}
+
+static struct several make_several(enum sheaf_type type) {
+    struct several s = {.ctx = sheaf_init((struct sheaf_init_params){.mem_size = 8 << 20})};
+    sheaf_backend_dev_t dev = sheaf_backend_reg_dev_get(sheaf_backend_cpu_reg(), 0);
+    sheaf_backend_buffer_type_t buft = sheaf_backend_dev_buffer_type(dev);
+    struct sheaf_tensor *x = floats(s.ctx, K, 3), *ids;
+    size_t at = 0, at_w = 0;
+    s.size = sheaf_row_size(type, K) * EACH;
+    cr_assert_eq(s.size % 64, 0, "there is no gap");
+    cr_assert_eq(sheaf_backend_dev_init(dev, "threads=3", &s.backend), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_buft_alloc_buffer(buft, 4 << 20, &s.other), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_buft_alloc_buffer(buft, WEIGHTS * s.size, &s.buffer),
+                 SHEAF_STATUS_SUCCESS);
+    put(s.other, x, &at);
+    fill(x->data, K * 3);
+    ids = sheaf_new_tensor_1d(s.ctx, SHEAF_TYPE_I32, 1);
+    put(s.other, ids, &at);
+    *(int32_t *)ids->data = 5;
+    for (int i = 0; i < WEIGHTS; i++) {
+        s.w[i] = sheaf_new_tensor_2d(s.ctx, type, K, EACH);
+        put(s.buffer, s.w[i], &at_w);
+        s.bytes[i] = malloc(s.size);
+        fill_weights(s.bytes[i], s.size);
+        s.product[i] = sheaf_mul_mat(s.ctx, s.w[i], x);
+        put(s.other, s.product[i], &at);
+        struct sheaf_tensor *to = floats(s.ctx, K, EACH);
+        put(s.other, to, &at);
+        s.copy[i] = sheaf_cpy(s.ctx, s.w[i], to);
+        sheaf_backend_view_init(s.copy[i]);
+        s.expected[i] = malloc(sheaf_nbytes(s.product[i]));
+    }
+    s.rows = sheaf_get_rows(s.ctx, s.w[0], ids);
+    put(s.other, s.rows, &at);
+    write_all(&s);
+    return s;
+}
+
+static void drop_several(struct several *s) {
+    for (int i = 0; i < WEIGHTS; i++) free(s->bytes[i]), free(s->expected[i]);
+    sheaf_backend_free(s->backend);
+    sheaf_backend_buffer_free(s->buffer);
+    sheaf_backend_buffer_free(s->other);
+    sheaf_free(s->ctx);
+}
+
+/* The buffer gives what was written; bit i of `repacked`: weight i lies in another order. */
+static void check_several(const struct several *s, unsigned repacked) {
+    char *got = malloc(s->size);
+    for (int i = 0; i < WEIGHTS; i++) {
+        sheaf_backend_tensor_get(s->w[i], got, 0, s->size);
+        cr_assert_arr_eq(got, s->bytes[i], s->size, "weight %d", i);
+        cr_assert_eq(memcmp(s->w[i]->data, s->bytes[i], s->size) != 0, repacked >> i & 1,
+                     "weight %d", i);
+    }
+    cr_assert_eq(sheaf_backend_buffer_is_host(s->buffer), !repacked);
+    free(got);
+}
+
+Test(repacked, several_weights_of_a_buffer) {
+    struct several s = make_several(one_type());
+    float *const copies[] = {s.copy[3]->data, s.copy[4]->data};
+    float *plain[2];
+    for (int i = 0; i < 2; i++) plain[i] = malloc((size_t)K * EACH * sizeof(float));
+    struct sheaf_cgraph *g = sheaf_new_graph(s.ctx);
+    for (int i = 0; i < WEIGHTS; i++) sheaf_build_forward_expand(g, s.product[i]);
+    for (int i = 3; i < WEIGHTS; i++) sheaf_build_forward_expand(g, s.copy[i]);
+    cr_assert_eq(sheaf_backend_graph_compute(s.backend, g), SHEAF_STATUS_SUCCESS);
+    for (int i = 0; i < WEIGHTS; i++) {
+        memcpy(s.expected[i], s.product[i]->data, sheaf_nbytes(s.product[i]));
+        s.w[i]->flags |= SHEAF__TENSOR_PRIVATE;
+    }
+    for (int i = 0; i < 2; i++) memcpy(plain[i], copies[i], (size_t)K * EACH * sizeof(float));
+    COMPUTE(&s, s.product[2]);
+    check_several(&s, 1 << 2);
+    COMPUTE(&s, s.product[1], s.product[3], s.rows, s.product[2]); /* on either side; rows alone */
+    check_several(&s, 1 << 1 | 1 << 2 | 1 << 3);
+    memset(copies[0], 0xff, (size_t)K * EACH * sizeof(float));
+    COMPUTE(&s, s.product[1], s.copy[3], s.product[2]);
+    cr_assert_arr_eq(copies[0], plain[0], (size_t)K * EACH * sizeof(float));
+    check_several(&s, 1 << 1 | 1 << 2);
+    COMPUTE(&s, s.product[1], s.product[2], s.product[3]);
+    check_several(&s, 1 << 1 | 1 << 2);
+    /* read as written before any product, beside one and beside what is settled */
+    memset(copies[1], 0xff, (size_t)K * EACH * sizeof(float));
+    COMPUTE(&s, s.copy[4], s.product[4], s.copy[3]);
+    cr_assert_arr_eq(copies[1], plain[1], (size_t)K * EACH * sizeof(float));
+    check_several(&s, 1 << 1 | 1 << 2);
+    COMPUTE(&s, s.product[0], s.product[1]);
+    check_several(&s, 1 << 0 | 1 << 1 | 1 << 2);
+    sheaf_backend_buffer_clear(s.buffer, 0);
+    write_all(&s);
+    COMPUTE(&s, s.product[0]);
+    check_several(&s, 1 << 0);
+    COMPUTE(&s, s.product[1], s.product[3], s.product[4]);
+    check_several(&s, 1 << 0 | 1 << 1);
+    sheaf_backend_buffer_reset(s.buffer); /* others may lie there */
+    write_all(&s);
+    check_several(&s, 0);
+    COMPUTE(&s, s.product[3]);
+    check_several(&s, 1 << 3);
+    for (int i = 0; i < 2; i++) free(plain[i]);
+    drop_several(&s);
+}
+
+/* An empty slice of a member without a share is not noted, however often it is read. */
+Test(repacked, empty_weights) {
+    const enum sheaf_type type = one_type();
+    struct several s = make_several(type);
+    struct sheaf_tensor *empty = sheaf_new_tensor_2d(s.ctx, type, K, 0);
+    size_t at = 0;
+    put(s.buffer, empty, &at);
+    empty->flags |= SHEAF__TENSOR_PRIVATE;
+    for (int i = 0; i < 3; i++)
+        cr_assert_eq(sheaf__cpu_keep_as_written(empty), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf__cpu_buffer_weights(s.buffer)->n, 0);
+    cr_assert_not(sheaf__cpu_repack_begin(empty));
+    drop_several(&s);
+}
+
+/* Memory that the device did not make is never repacked. */
+Test(repacked, memory_of_the_caller) {
+    struct several s = make_several(one_type());
+    sheaf_backend_buffer_t buffer;
+    struct sheaf_tensor *w = sheaf_new_tensor_2d(s.ctx, s.w[0]->type, K, EACH), *y;
+    size_t at = 3 << 20, at_w = 0;
+    char *memory = aligned_alloc(64, s.size);
+    memcpy(memory, s.bytes[0], s.size);
+    cr_assert_eq(sheaf_backend_cpu_buffer_from_ptr(memory, s.size, &buffer), SHEAF_STATUS_SUCCESS);
+    put(buffer, w, &at_w);
+    w->flags |= SHEAF__TENSOR_PRIVATE;
+    y = sheaf_mul_mat(s.ctx, w, s.product[0]->src[1]);
+    put(s.other, y, &at);
+    COMPUTE(&s, y);
+    memcpy(s.expected[0], y->data, sheaf_nbytes(y));
+    COMPUTE(&s, s.product[0]);
+    cr_assert_arr_eq(memory, s.bytes[0], s.size);
+    sheaf_backend_buffer_free(buffer);
+    free(memory);
+    drop_several(&s);
 }
 
 Test(repacked, only_private_weights) {

@@ -31,15 +31,10 @@ bool sheaf__cpu_may_be_repacked(const struct sheaf_tensor *t) {
            !sheaf_is_empty(owner) && kernels_of(owner->type) && weights_of(t);
 }
 
-static bool is_whole(const struct sheaf_tensor *t) {
-    return !t->view_src && t->ne[0] % SHEAF__REPACKED_UNIT == 0 && sheaf_is_contiguous(t);
-}
-
 bool sheaf__cpu_is_of_units(const struct sheaf_tensor *t) {
     const struct sheaf_tensor *owner = sheaf__memory_owner(t);
     const size_t unit = unit_size(owner->type);
-    bool whole = is_whole(owner) && t->type == owner->type &&
-                 t->ne[0] % SHEAF__REPACKED_UNIT == 0 && t->nb[0] == sheaf_type_size(t->type) &&
+    bool whole = t->ne[0] % SHEAF__REPACKED_UNIT == 0 &&
                  (size_t)((const char *)t->data - (const char *)owner->data) % unit == 0;
     for (int i = 1; i < SHEAF_MAX_DIMS; i++)
         whole = whole && (t->ne[i] == 1 || t->nb[i] % unit == 0);
@@ -106,7 +101,7 @@ enum sheaf__cpu_order sheaf__cpu_order_of(const struct sheaf_tensor *t) {
 
 bool sheaf__cpu_repack_begin(const struct sheaf_tensor *t) {
     bool is_new;
-    if (!sheaf__cpu_may_be_repacked(t) || !is_whole(t)) return false;
+    if (!sheaf__cpu_may_be_repacked(t) || t->view_src || !sheaf_is_contiguous(t)) return false;
     struct sheaf__cpu_weights *weights = weights_of(t);
     struct sheaf__cpu_weight *w = entry_of(weights, t, &is_new);
     if (!w || !is_new) return false;
