@@ -764,7 +764,11 @@ Test(cpu_ops, refuses_what_it_cannot_compute) {
     T *fine = sheaf_set_name(sheaf_cast(c, blocks, SHEAF_TYPE_F32), "homeless");
     cr_assert_eq(sheaf_build_forward_expand(g, fine), SHEAF_STATUS_SUCCESS);
     cr_assert_eq(sheaf_backend_graph_compute(backend, g), SHEAF_STATUS_INVALID);
-    cr_assert(strstr(sheaf_last_error(), "homeless"), "%s", sheaf_last_error());
+    cr_assert(strstr(sheaf_last_error(), "'homeless' ("), "%s", sheaf_last_error());
+    float floats[64 * 64];
+    fine->data = floats;
+    cr_assert_eq(sheaf_backend_graph_compute(backend, g), SHEAF_STATUS_INVALID);
+    cr_assert(strstr(sheaf_last_error(), "operand 0 of 'homeless'"), "%s", sheaf_last_error());
     sheaf_free(c);
     sheaf_backend_free(backend);
 }

@@ -273,6 +273,18 @@ Test(cpu_team, errors_of_workers) {
     free_work(&w);
 }
 
+/* Of several members that fail, the first gives the text, however fast the others are. */
+Test(cpu_team, the_first_error_of_several) {
+    struct work w = new_work(3);
+    int32_t *ids = w.ids->data;
+    for (int i = 0; i < 100; i++) ids[i] = 1000 + i;
+    for (int i = 0; i < 50; i++) {
+        cr_assert_eq(sheaf_backend_graph_compute(w.backend, w.graph), SHEAF_STATUS_INVALID);
+        cr_assert(strstr(sheaf_last_error(), "1000"), "'%s'", sheaf_last_error());
+    }
+    free_work(&w);
+}
+
 static void *compute_main(void *user) {
     struct work *w = user;
     for (int i = 0; i < 30; i++) {

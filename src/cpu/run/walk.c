@@ -44,8 +44,7 @@ static bool run_node(struct cpu_backend *b, struct sheaf_tensor *node, int ith, 
     char *work = op->product || !b->work ? b->work : b->work + b->products;
     const enum sheaf_status status = fn(node, ith, nth, sync, work);
     /* columns that a product has packed are good until their source changes */
-    if (ith == 0 && sync && sync->packed && !op->product &&
-        sheaf__overlaps(node, sync->packed->src[1]))
+    if (ith == 0 && sync && sync->packed && sheaf__overlaps(node, sync->packed->src[1]))
         sync->packed = NULL;
     if (status == SHEAF_STATUS_SUCCESS) return true;
     stop(b, ith, phase, status, sheaf_last_error());
@@ -69,10 +68,9 @@ static void walk_nodes(struct cpu_backend *b, int ith, int nth, struct sheaf__cp
         if (!op->fn || sheaf_is_empty(node)) continue;
         if (nth == 1 || is_small(node, op)) {
             alone = true;
-            if (ith == 0 && !stopped)
-                stopped = aborted(b, phase) || !run_node(b, node, 0, 1, phase, sync);
-            if (ith == 0 && b->profile) sheaf__cpu_profile_node(b->profile, node);
-            if (nth == 1 && stopped) return;
+            if (ith != 0 || stopped) continue;
+            stopped = aborted(b, phase) || !run_node(b, node, 0, 1, phase, sync);
+            if (b->profile) sheaf__cpu_profile_node(b->profile, node);
             continue;
         }
         if (alone) {
@@ -108,7 +106,7 @@ static enum sheaf_status check_node(const struct cpu_backend *b, const struct sh
                                sheaf_type_name(node->type), a ? sheaf_type_name(a->type) : "-",
                                c ? ", " : "", c ? sheaf_type_name(c->type) : "");
     }
-    if (!node->data && !sheaf_is_empty(node)) {
+    if (!node->data) {
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "%s: '%s' (%s) has no memory; allocate the graph", b->device->name,
                                node->name, sheaf_op_name(node->op));
@@ -132,23 +130,19 @@ static enum sheaf_status check_node(const struct cpu_backend *b, const struct sh
 static bool is_product(const struct cpu_backend *b, const struct sheaf_tensor *node) {
     return sheaf__cpu_ops[node->op]->product && !b->reference;
 }
-/* Operand i of a node, -1 being the node: does the node read it as well repacked? */
-static bool reads_repacked(const struct cpu_backend *b, const struct sheaf_tensor *node, int i) {
-    return i == 0 && (is_product(b, node) || node->op == SHEAF_OP_GET_ROWS) &&
+/* Does a node read its weight as well repacked? What else it reads is of other types. */
+static bool reads_repacked(const struct cpu_backend *b, const struct sheaf_tensor *node) {
+    return (is_product(b, node) || node->op == SHEAF_OP_GET_ROWS) &&
            sheaf__cpu_is_of_units(node->src[0]);
-}
-
-static const struct sheaf_tensor *operand(const struct sheaf_tensor *node, int i) {
-    return i < 0 ? node : node->src[i];
 }
 
 static void note_repacked(const struct cpu_backend *b, const struct sheaf_tensor *node,
                           struct cpu_demand *demand) {
-    for (int i = -1; i < SHEAF_MAX_SRC; i++) {
-        const struct sheaf_tensor *t = operand(node, i);
+    for (int i = 0; i < SHEAF_MAX_SRC; i++) { /* what a node writes over is an operand, too */
+        const struct sheaf_tensor *t = node->src[i];
         if (!t || !sheaf__cpu_may_be_repacked(t)) continue;
         const enum sheaf__cpu_order order = sheaf__cpu_order_of(t);
-        if (!reads_repacked(b, node, i))
+        if (!reads_repacked(b, node))
             demand->as_written = demand->as_written || order != SHEAF__ORDER_WRITTEN;
         else if (is_product(b, node) && !t->view_src)
             demand->repacks = demand->repacks || order == SHEAF__ORDER_OPEN;
@@ -160,11 +154,9 @@ static enum sheaf_status keep_as_written(const struct cpu_backend *b,
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
     for (int n = 0; n < graph->n_nodes && !status; n++) {
         const struct sheaf_tensor *node = graph->nodes[n];
-        if (!sheaf__cpu_ops[node->op]->fn) continue;
-        for (int i = -1; i < SHEAF_MAX_SRC && !status; i++) {
-            const struct sheaf_tensor *t = operand(node, i);
-            if (t && !reads_repacked(b, node, i)) status = sheaf__cpu_keep_as_written(t);
-        }
+        if (!sheaf__cpu_ops[node->op]->fn || reads_repacked(b, node)) continue;
+        for (int i = 0; i < SHEAF_MAX_SRC && !status; i++)
+            if (node->src[i]) status = sheaf__cpu_keep_as_written(node->src[i]);
     }
     return status;
 }
@@ -185,8 +177,7 @@ static void repack_weights(struct cpu_backend *b, const struct sheaf_cgraph *gra
     struct repacking r = {malloc((size_t)graph->n_nodes * sizeof *r.weights), 0};
     for (int i = 0; i < graph->n_nodes && r.weights; i++) {
         const struct sheaf_tensor *node = graph->nodes[i];
-        if (is_product(b, node) && reads_repacked(b, node, 0) &&
-            sheaf__cpu_repack_begin(node->src[0]))
+        if (is_product(b, node) && sheaf__cpu_repack_begin(node->src[0]))
             r.weights[r.n++] = node->src[0];
     }
     if (r.n > 0) sheaf__cpu_team_run(b->team, repack, &r);
