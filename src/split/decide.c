@@ -32,23 +32,10 @@ struct choice {
     const struct sheaf__asked *asked;
     int n_members;
     const struct sheaf__at_hand *operand;
-    int64_t bytes; /* of the result */
     int64_t cost;
     bool found;
     struct sheaf__row *row;
 };
-
-/* A row that passes addends on leaves a sum to be made later, of the result instead of the operand:
- * worth it unless the result is larger. A little less than the sum itself, so that of equals the
- * later is preferred. A cut that becomes addends is not charged: the other way would gather what
- * was cut on purpose, and do the work on every member. */
-static int64_t debt(const struct choice *c, const struct sheaf__row *row) {
-    bool passes = false;
-    for (int i = 0; i < row->n_operands; i++)
-        passes = passes || (row->need[i].st.kind == SHEAF__P && !row->need[i].st.mask);
-    if (!passes || row->out.kind != SHEAF__P) return 0;
-    return sheaf__convert_cost(row->out, sheaf__st_m(), c->bytes, c->n_members) / 64 * 63;
-}
 
 static bool consider(void *user, const struct sheaf__row *row) {
     struct choice *c = user;
@@ -65,7 +52,6 @@ static bool consider(void *user, const struct sheaf__row *row) {
         sheaf__cheapest_source(o->st, o->n, &row->need[i], o->bytes, c->n_members, &one);
         cost += one > 0 ? one : 0;
     }
-    cost += debt(c, row);
     if (!c->found || cost < c->cost) {
         c->found = true;
         c->cost = cost;
@@ -101,11 +87,8 @@ bool sheaf__decide_row(struct sheaf__pool *pool, const struct sheaf__asked *aske
         *out = *of_search;
         return true;
     }
-    struct choice best = {.asked = asked,
-                          .n_members = pool->n_members,
-                          .operand = operand,
-                          .bytes = sheaf__dense_bytes(node),
-                          .row = out};
+    struct choice best = {
+        .asked = asked, .n_members = pool->n_members, .operand = operand, .row = out};
     struct sheaf__have have[SHEAF__MAX_OPERANDS];
     for (int i = 0, n = sheaf__n_operands(node); i < n; i++)
         have[i] = (struct sheaf__have){operand[i].n, operand[i].st};
