@@ -11,10 +11,11 @@
 #include "cuda/product.h"
 
 enum { ALIGN = 256, THREADS = 256 };
-#ifndef SHEAF_CUDA_CHUNK_BYTES /* fewer on the emulation, whose matrices are small */
-#define SHEAF_CUDA_CHUNK_BYTES ((size_t)64 << 20)
+#ifdef SHEAF_CUDA_EMULATED /* matrices of tests are small, and shall have several chunks */
+static const size_t CHUNK_BYTES = 16384;
+#else
+static const size_t CHUNK_BYTES = (size_t)64 << 20; /* of converted weights */
 #endif
-static const size_t CHUNK_BYTES = SHEAF_CUDA_CHUNK_BYTES; /* of converted weights */
 
 enum Method { METHOD_VEC, METHOD_BLAS, METHOD_TILE };
 
