@@ -234,6 +234,30 @@ Test(plan, a_chain_is_summed_where_it_is_smallest) {
     split_free_all();
 }
 
+/* The blocks of a reduce-scatter go to one member each: a cut whose slices overlap is summed, then sliced. */
+Test(plan, a_sum_for_slices_that_overlap) {
+    for (int overlap = 0; overlap < 2; overlap++) {
+        struct split_model m;
+        split_model_init(&m, 2, 7);
+        struct sheaf_tensor *p = split_new(&m, "p", 8, 3, 1, 1),
+                            *s = split_new(&m, "s", 8, 3, 1, 1);
+        split_give(&m, p, sheaf_split_state_partial(2));
+        split_cut(&m, s, 0, 8, false);
+        struct sheaf_split_segment *segment = &m.state[m.n_leaves - 1]->segments[0];
+        if (overlap) segment->count[0] = segment->count[1] = 5, segment->first[1] = 3;
+        must(sheaf_build_forward_expand(m.graph, sheaf_mul(m.ctx, p, s)));
+        struct sheaf__split_plan *plan;
+        must(sheaf__split_plan_new(m.graph, 2, split_model_state, &m, &plan));
+        const struct split_tally t = split_count(plan);
+        cr_expect_eq(t.collective[SHEAF_COMM_REDUCE_SCATTER], !overlap);
+        cr_expect_eq(t.collective[SHEAF_COMM_ALL_REDUCE], overlap);
+        cr_expect(split_run_and_compare(&m, plan) <= 1e-10);
+        sheaf__split_plan_free(plan);
+        split_model_free(&m);
+        split_free_all();
+    }
+}
+
 /* A cache that no row can write where it lies (cut along its rows) is gathered, written, put back.
  */
 Test(plan, write_into_a_cut_that_no_row_keeps) {
