@@ -211,12 +211,42 @@ static bool offer_factors(const struct matcher *m, const struct sheaf__cut *cons
     return offer(m, &row);
 }
 
+/* Cuts whose rows were offered, so that operands with the same cut give them once. */
+struct offered {
+    const struct sheaf__cut *cut[8];
+    int n;
+};
+
+/* Is the cut a new one? It is noted. */
+static bool is_new(struct offered *o, const struct sheaf__cut *cut) {
+    for (int i = 0; i < o->n; i++)
+        if (o->cut[i] == cut) return false;
+    if (o->n < (int)(sizeof o->cut / sizeof *o->cut)) o->cut[o->n++] = cut;
+    return true;
+}
+
+/* The cut of a factor that the operand with state st does not hold: that of another operand, or, for
+ * an equal extent, the same. NULL: none. */
+static const struct sheaf__cut *joint_cut(const struct matcher *m, int factor,
+                                          struct sheaf__st st) {
+    for (int o = 0; o < m->n; o++) {
+        const int axis = sheaf__expr_axis(&m->e, o, factor);
+        if (axis < 0) continue;
+        for (int h = 0; h < m->have[o].n; h++) {
+            const struct sheaf__st other = m->have[o].st[h];
+            if (other.kind == SHEAF__S && other.axis == axis) return other.cut;
+        }
+        if (st.cut->extent == m->e.size[factor]) return st.cut;
+    }
+    return NULL;
+}
+
 /* Rows of one factor (or of factors that are split together), one for each cut that some operand
  * suggests. */
 static bool visit_factors(const struct matcher *m, uint32_t set) {
     const struct sheaf__expr *e = &m->e;
-    const struct sheaf__cut *seen[8];
-    int n_seen = 0, first = 0;
+    struct offered offered = {.n = 0};
+    int first = 0;
     while (!(set >> first & 1)) first++;
     if (e->kind[first] == SHEAF__WHOLE) return true;
     for (int i = 0; i < m->n; i++) {
@@ -225,23 +255,9 @@ static bool visit_factors(const struct matcher *m, uint32_t set) {
             if (st.kind != SHEAF__S) continue;
             const struct sheaf__cut *cuts[SHEAF__MAX_FACTORS] = {NULL};
             if (!factor_cuts(m, &e->dim[i][st.axis], st.cut, set, cuts)) continue;
-            /* factors of a joint set that this operand does not hold: take them from the others,
-             * or, for equal extents, the same cut */
-            for (int f = 0; f < e->n_factors; f++) {
-                for (int o = 0; o < m->n && (set >> f & 1) && !cuts[f]; o++) {
-                    const int axis = sheaf__expr_axis(e, o, f);
-                    for (int q = 0; q < m->have[o].n && axis >= 0 && !cuts[f]; q++) {
-                        const struct sheaf__st other = m->have[o].st[q];
-                        if (other.kind == SHEAF__S && other.axis == axis) cuts[f] = other.cut;
-                    }
-                    if (!cuts[f] && axis >= 0 && st.cut->extent == e->size[f]) cuts[f] = st.cut;
-                }
-            }
-            bool again = false;
-            for (int s = 0; s < n_seen; s++) again = again || seen[s] == cuts[first];
-            if (again) continue;
-            if (n_seen < (int)(sizeof seen / sizeof *seen)) seen[n_seen++] = cuts[first];
-            if (!offer_factors(m, cuts, set)) return false;
+            for (int f = 0; f < e->n_factors; f++)
+                if ((set >> f & 1) && !cuts[f]) cuts[f] = joint_cut(m, f, st);
+            if (is_new(&offered, cuts[first]) && !offer_factors(m, cuts, set)) return false;
         }
     }
     return true;
@@ -346,18 +362,14 @@ static bool offer_pair(const struct matcher *m, const struct pair *p, const stru
  * alone follow. */
 static bool visit_pair(const struct matcher *m, const struct pair *p) {
     const bool sloped = m->e.kind[p->group] == SHEAF__SLOPE;
-    const struct sheaf__cut *seen[8];
-    int n_seen = 0;
+    struct offered offered = {.n = 0};
     for (int i = 0; i < m->n; i++) {
         for (int h = 0; h < m->have[i].n; h++) {
             const struct sheaf__st st = m->have[i].st[h];
             if (st.kind != SHEAF__S) continue;
             const struct sheaf__cut *c = pair_cut(m, &m->e.dim[i][st.axis], p, st.cut);
-            bool again = !c || (sloped && !c->contiguous);
-            for (int s = 0; s < n_seen; s++) again = again || seen[s] == c;
-            if (again) continue;
-            if (n_seen < (int)(sizeof seen / sizeof *seen)) seen[n_seen++] = c;
-            if (!offer_pair(m, p, c)) return false;
+            if (!c || (sloped && !c->contiguous)) continue;
+            if (is_new(&offered, c) && !offer_pair(m, p, c)) return false;
         }
     }
     return true;
@@ -511,31 +523,40 @@ static bool has(const struct sheaf__have *have, struct sheaf__st st) {
     return false;
 }
 
+/* Rows in which all operands of a set that keeps zeros are masked alike, offered from the first of
+ * the set. */
+static bool offer_masked_sets(const struct matcher *m, int operand, struct sheaf__st st) {
+    for (int l = 0; l < SHEAF__MAX_LINEAR && m->rule->zero[l]; l++) {
+        struct sheaf__row row = row_of(m, "mask");
+        bool good = m->rule->zero[l] >> operand & 1;
+        row.out = st;
+        for (int o = 0; o < m->n; o++) {
+            if (!(m->rule->zero[l] >> o & 1)) continue;
+            good = good && o >= operand && same_columns(m, o) && has(&m->have[o], st);
+            row.need[o].st = st;
+        }
+        if (good && !offer(m, &row)) return false;
+    }
+    return true;
+}
+
+/* Weights cut as the mask was, and chosen by the same ids: what a member lacks is 0. */
+static bool offer_masked_weights(const struct matcher *m, int operand, struct sheaf__st st) {
+    const int weights = m->rule->base_operand;
+    if (!m->rule->mask || operand != 1 - weights || m->node->src[m->rule->mask - 1] != st.mask)
+        return true;
+    struct sheaf__row row = row_of(m, "mask");
+    row.need[weights].st = sheaf__st_s(m->rule->base_axis, st.cut);
+    row.need[operand].st = row.out = st;
+    return offer(m, &row);
+}
+
 static bool visit_masked(const struct matcher *m) {
     for (int i = 0; i < m->n; i++) {
         for (int h = 0; h < m->have[i].n; h++) {
             const struct sheaf__st st = m->have[i].st[h];
             if (st.kind != SHEAF__P || !st.mask || !same_columns(m, i)) continue;
-            for (int l = 0; l < SHEAF__MAX_LINEAR && m->rule->zero[l]; l++) {
-                struct sheaf__row row = row_of(m, "mask");
-                bool good = m->rule->zero[l] >> i & 1;
-                row.out = st;
-                for (int o = 0; o < m->n; o++) {
-                    if (!(m->rule->zero[l] >> o & 1)) continue;
-                    /* once for the set, from the first of it */
-                    good = good && o >= i && same_columns(m, o) && has(&m->have[o], st);
-                    row.need[o].st = st;
-                }
-                if (good && !offer(m, &row)) return false;
-            }
-            /* weights cut as the mask was, and chosen by the same ids: what a member lacks is 0 */
-            const int weights = m->rule->base_operand;
-            if (m->rule->mask && i == 1 - weights && m->node->src[m->rule->mask - 1] == st.mask) {
-                struct sheaf__row row = row_of(m, "mask");
-                row.need[weights].st = sheaf__st_s(m->rule->base_axis, st.cut);
-                row.need[i].st = row.out = st;
-                if (!offer(m, &row)) return false;
-            }
+            if (!offer_masked_sets(m, i, st) || !offer_masked_weights(m, i, st)) return false;
         }
     }
     return true;
