@@ -111,12 +111,16 @@ enum sheaf_status sheaf__meta_ask_state(struct meta_device *dev, const struct sh
                                         struct slice_set *set) {
     enum sheaf_status st = dev->get_split_state(t, dev->user, &set->state);
     if (st) return st;
-    if (!set->state || set->state->n_members != dev->n_members) {
+    if (!set->state)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "split of '%s': the caller's function gave no state; give MIRRORED "
+                               "if every member is to hold all of it",
+                               t->name);
+    if (set->state->n_members != dev->n_members)
         return sheaf_set_error(
             SHEAF_STATUS_INVALID,
             "split of '%s': the caller's function gave a state for %d members, the device has %d",
-            t->name, set->state ? set->state->n_members : 0, dev->n_members);
-    }
+            t->name, set->state->n_members, dev->n_members);
     return sheaf_split_state_check(set->state, t);
 }
 

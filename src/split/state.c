@@ -328,9 +328,11 @@ enum sheaf_status sheaf_split_state_check(const struct sheaf_split_state *state,
             return misfit(tensor, state, "some units have no owner");
         if (run % block) return misfit(tensor, state, "a segment must be whole blocks");
     }
-    if (sum != tensor->ne[state->axis])
-        return misfit(tensor, state, "the segments do not add up to the dimension");
-    return SHEAF_STATUS_SUCCESS;
+    if (sum == tensor->ne[state->axis]) return SHEAF_STATUS_SUCCESS;
+    char what[96];
+    snprintf(what, sizeof what, "its segments have %" PRId64 " indices, the dimension has %" PRId64,
+             sum, tensor->ne[state->axis]);
+    return misfit(tensor, state, what);
 }
 
 bool sheaf_split_state_is_partition(const struct sheaf_split_state *state) {

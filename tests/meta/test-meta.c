@@ -471,6 +471,14 @@ static enum sheaf_status state_for_three(const struct sheaf_tensor *t, const voi
     return SHEAF_STATUS_SUCCESS;
 }
 
+static enum sheaf_status no_state(const struct sheaf_tensor *t, const void *user,
+                                  struct sheaf_split_state **out) {
+    (void)t;
+    (void)user;
+    (void)out;
+    return SHEAF_STATUS_SUCCESS;
+}
+
 static enum sheaf_status state_that_does_not_fit(const struct sheaf_tensor *t, const void *user,
                                                  struct sheaf_split_state **out) {
     (void)t;
@@ -485,7 +493,8 @@ Test(meta_errors, a_state_that_does_not_fit) {
         sheaf_backend_meta_get_split_state_fn fn;
         const char *want;
     } cases[] = {{state_for_three, "a state for 3 members, the device has 2"},
-                 {state_that_does_not_fit, "weight"}};
+                 {no_state, "'weight': the caller's function gave no state"},
+                 {state_that_does_not_fit, "its segments have 7 indices, the dimension has 10"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         sheaf_backend_dev_t meta;
         cr_assert_eq(sheaf_backend_meta_device(members, 2, cases[i].fn, NULL, NULL, &meta),
