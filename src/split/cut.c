@@ -268,29 +268,31 @@ const struct sheaf__cut *sheaf__cut_concat(struct sheaf__pool *pool, const struc
     return sheaf__cut_end(pool, a->extent + b->extent);
 }
 
+/* Is what is taken of a group as much as of the groups before? */
+static bool is_same_share(int64_t *share, int64_t taken) {
+    if (*share < 0) *share = taken;
+    return *share == taken;
+}
+
 /* Adds the groups of the member; false if it does not take equally many of each. */
 static bool add_groups(struct sheaf__pool *pool, const struct sheaf__cut *cut, int member,
                        int64_t r) {
-    int64_t last = -1, have = 0, share = -1;
+    int64_t last = -1, taken = 0, share = -1;
     for (int i = cut->begin[member]; i < cut->begin[member + 1]; i++) {
-        int64_t at = cut->interval[i].lo;
-        while (at < cut->interval[i].hi) {
-            const int64_t g = at / r, end = (g + 1) * r;
-            const int64_t upto = end < cut->interval[i].hi ? end : cut->interval[i].hi;
+        const int64_t hi = cut->interval[i].hi;
+        for (int64_t at = cut->interval[i].lo, upto; at < hi; at = upto) {
+            const int64_t g = at / r;
+            upto = (g + 1) * r < hi ? (g + 1) * r : hi;
             if (g != last) {
-                if (last >= 0) {
-                    if (share < 0) share = have;
-                    if (share != have) return false;
-                }
+                if (last >= 0 && !is_same_share(&share, taken)) return false;
                 sheaf__cut_add(pool, g, g + 1);
                 last = g;
-                have = 0;
+                taken = 0;
             }
-            have += upto - at;
-            at = upto;
+            taken += upto - at;
         }
     }
-    return share < 0 || share == have;
+    return is_same_share(&share, taken);
 }
 
 bool sheaf__cut_divides_groups(const struct sheaf__cut *cut, int member, int64_t r) {

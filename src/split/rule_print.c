@@ -5,26 +5,38 @@
 #include "base/text.h"
 #include "split/rule.h"
 
-/* "S2", "S0 outer=I", "S0 inner=r", "S0 twice" for f+f; "M" if no factor of the set is there. */
-static void put_state(struct sheaf__text *t, const struct sheaf__expr *e, int operand,
-                      uint32_t set) {
+/* The first place of a factor of the set in the operand: the dimension, with the term and its place
+ * in the term; -1: there is none. */
+static int find_factor(const struct sheaf__expr *e, int operand, uint32_t set,
+                       const struct sheaf__term **term, int *at) {
     for (int a = 0; a < SHEAF_MAX_DIMS; a++) {
         const struct sheaf__dim *d = &e->dim[operand][a];
         for (int i = 0; i < d->n; i++) {
-            const struct sheaf__term *term = &d->term[i];
-            for (int k = 0; k < term->n; k++) {
-                if (!(set >> term->factor[k] & 1)) continue;
-                sheaf__put(t, "S%d", a);
-                if (d->n > 1) sheaf__put(t, " in %d segments", d->n);
-                for (int l = 0; l < term->n; l++) {
-                    if (l == k || set >> term->factor[l] & 1) continue;
-                    sheaf__put(t, " %s=%c", l < k ? "outer" : "inner", e->letter[term->factor[l]]);
-                }
-                return;
-            }
+            *term = &d->term[i];
+            for (*at = 0; *at < d->term[i].n; ++*at)
+                if (set >> d->term[i].factor[*at] & 1) return a;
         }
     }
-    sheaf__put(t, "M");
+    return -1;
+}
+
+/* "S2", "S0 outer=I", "S0 inner=r", "S0 in 2 segments" for f+f; "M" if no factor of the set is there. */
+static void put_state(struct sheaf__text *t, const struct sheaf__expr *e, int operand,
+                      uint32_t set) {
+    const struct sheaf__term *term = NULL;
+    int at = 0;
+    const int a = find_factor(e, operand, set, &term, &at);
+    if (a < 0) {
+        sheaf__put(t, "M");
+        return;
+    }
+    const int n_segments = e->dim[operand][a].n;
+    sheaf__put(t, "S%d", a);
+    if (n_segments > 1) sheaf__put(t, " in %d segments", n_segments);
+    for (int k = 0; k < term->n; k++) {
+        if (k == at || set >> term->factor[k] & 1) continue;
+        sheaf__put(t, " %s=%c", k < at ? "outer" : "inner", e->letter[term->factor[k]]);
+    }
 }
 
 static void put_row(struct sheaf__text *t, const char *name, const struct sheaf__expr *e,
