@@ -63,42 +63,55 @@ static enum sheaf_status note_buffer(struct meta_program *p, sheaf_backend_buffe
     return SHEAF_STATUS_SUCCESS;
 }
 
+/* The next input: own descriptors of its slices, which sheaf__meta_program_bind points at its memory. */
+static enum sheaf_status bind_input(const struct meta_device *dev, struct meta_program *p,
+                                    const struct sheaf_cgraph *graph, int value,
+                                    const struct meta_tensor *record) {
+    const int input = p->n_inputs++;
+    for (int i = 0; i < graph->n_leafs; i++)
+        if (graph->leafs[i] == p->plan->values[value].tensor) p->input_leaf[input] = i;
+    for (int m = 0; m < dev->n_local; m++) {
+        struct sheaf_tensor *own = sheaf__meta_part_tensor(&p->parts[m], record->slices[m]->type);
+        if (!own) return SHEAF_STATUS_ALLOC_FAILED;
+        *own = *record->slices[m];
+        p->input[input * dev->n_local + m] = p->parts[m].value[value] = own;
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
 /* The leaf values of the plan: the slices of weights and caches themselves; own descriptors for
  * inputs. */
-static enum sheaf_status bind_leaves(struct meta_device *dev, struct meta_program *p,
+static enum sheaf_status bind_leaves(const struct meta_device *dev, struct meta_program *p,
                                      const struct sheaf_cgraph *graph, const bool *is_leaf) {
-    for (int v = 0; v < p->plan->n_values; v++) {
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (int v = 0; v < p->plan->n_values && !st; v++) {
         if (!is_leaf[v]) continue;
         const struct sheaf_tensor *leaf = p->plan->values[v].tensor;
         const struct meta_tensor *record = sheaf__meta_leaf(dev, leaf);
         if (!record) return SHEAF_STATUS_INVALID;
         if (sheaf__meta_leaf_is_input(leaf)) {
-            for (int i = 0; i < graph->n_leafs; i++) {
-                if (graph->leafs[i] == leaf) p->input_leaf[p->n_inputs] = i;
-            }
-        } else if (note_buffer(p, leaf->buffer)) {
-            return SHEAF_STATUS_ALLOC_FAILED;
+            st = bind_input(dev, p, graph, v, record);
+        } else {
+            for (int m = 0; m < dev->n_local; m++) p->parts[m].value[v] = record->slices[m];
+            st = note_buffer(p, leaf->buffer);
         }
-        for (int m = 0; m < dev->n_local; m++) {
-            struct sheaf_tensor *slice = record->slices[m];
-            if (sheaf__meta_leaf_is_input(leaf)) {
-                struct sheaf_tensor *own = sheaf__meta_part_tensor(&p->parts[m], slice->type);
-                if (!own) return SHEAF_STATUS_ALLOC_FAILED;
-                *own = *slice;
-                p->input[p->n_inputs * dev->n_local + m] = own;
-                slice = own;
-            }
-            p->parts[m].value[v] = slice;
-        }
-        p->n_inputs += sheaf__meta_leaf_is_input(leaf);
     }
-    return SHEAF_STATUS_SUCCESS;
+    return st;
 }
 
 void sheaf__meta_renew_spans(struct meta_part *part) {
     for (int i = 0; i < part->n_instrs; i++)
         if (part->instrs[i].kind == INSTR_SPAN)
             part->instrs[i].span.version = sheaf__graph_next_uid();
+}
+
+/* Views of the descriptor take its new address. */
+static enum sheaf_status renew_views(const struct meta_part *part, const struct sheaf_tensor *of) {
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (int i = 0; i < part->graph.n_nodes && !st; i++)
+        if (part->graph.nodes[i]->view_src == of)
+            st = sheaf_backend_view_init(part->graph.nodes[i]);
+    return st;
 }
 
 enum sheaf_status sheaf__meta_program_bind(const struct meta_device *dev, struct meta_program *p,
@@ -108,19 +121,15 @@ enum sheaf_status sheaf__meta_program_bind(const struct meta_device *dev, struct
         if (!record) return SHEAF_STATUS_INVALID;
         for (int m = 0; m < dev->n_local; m++) {
             struct sheaf_tensor *own = p->input[i * dev->n_local + m];
-            if (own->data == record->slices[m]->data && own->buffer == record->slices[m]->buffer)
-                continue;
-            own->data = record->slices[m]->data;
-            own->buffer = record->slices[m]->buffer;
+            const struct sheaf_tensor *slice = record->slices[m];
+            if (own->data == slice->data && own->buffer == slice->buffer) continue;
+            own->data = slice->data;
+            own->buffer = slice->buffer;
             sheaf__meta_renew_spans(&p->parts[m]);
-            const struct sheaf_cgraph *g = &p->parts[m].graph;
-            for (int k = 0; k < g->n_nodes; k++) {
-                if (g->nodes[k]->view_src != own) continue;
-                enum sheaf_status st = sheaf_backend_view_init(g->nodes[k]);
-                if (!st) continue;
-                own->data = NULL; /* the next call begins again */
-                return st;
-            }
+            const enum sheaf_status st = renew_views(&p->parts[m], own);
+            if (!st) continue;
+            own->data = NULL; /* the next call begins again */
+            return st;
         }
     }
     return SHEAF_STATUS_SUCCESS;
