@@ -29,6 +29,10 @@ static inline size_t sheaf__pieces_size(const struct sheaf_comm *comm, const siz
     for (int i = first; i < end; i++) sum += sheaf__piece_size(sizes[comm->order[i]], k, chunk);
     return sum;
 }
+/* The lane of step k of a gather. */
+static inline int sheaf__gather_lane(uint64_t k) {
+    return SHEAF__GATHER_LANE + (int)(k % SHEAF__DEPTH);
+}
 /* counts: of a reduce_scatter; NULL: all_reduce. */
 struct sheaf__sum_steps sheaf__sum_steps(struct sheaf__call *c, const float *src, float *dst,
                                          size_t n, const size_t *counts);

@@ -14,7 +14,8 @@ static enum sheaf_type wire_type(const struct sheaf__sum_steps *s) {
     return s->counts ? SHEAF_TYPE_F32 : s->comm->wire_type;
 }
 
-/* Puts the sum of the parts of all hosts, as they arrived, into dst [len]. */
+/* Puts the sum of the parts of all hosts, as they arrived, into dst [len], and what travels of it
+ * into scratch; NULL if F32 travels from dst or not at all. */
 static void sum_hosts(const struct sheaf__sum_steps *s, uint8_t *const *part, float *dst,
                       size_t len, uint8_t *scratch) {
     struct sheaf_comm *comm = s->comm;
@@ -33,76 +34,80 @@ static void sum_hosts(const struct sheaf__sum_steps *s, uint8_t *const *part, fl
 
 /* ---- small ---- */
 
+/* The sum of this host's members: in room, or, of one member, where its data lie. */
+static enum sheaf_status sum_here(const struct sheaf__sum_steps *s, float *room,
+                                  const float **sum) {
+    *sum = s->comm->n_here > 1 ? room : s->src;
+    return s->comm->n_here > 1 ? sheaf__sum_members(s, 0, s->n, room) : SHEAF_STATUS_SUCCESS;
+}
+
 static enum sheaf_status exchange_frames(const struct sheaf__sum_steps *s, float *result) {
-    struct sheaf__call *c = s->c;
     struct sheaf_comm *comm = s->comm;
     const enum sheaf_type type = wire_type(s);
     const size_t bytes = sheaf__codec_bytes(type, s->n);
-    const bool alone = comm->n_here == 1, lossy = type != SHEAF_TYPE_F32;
+    const bool lossy = type != SHEAF_TYPE_F32;
     uint8_t *out = sheaf__payload_out(comm, comm->here);
-    float *own = sheaf__floats(lossy ? comm->sums : out);
-    const float *sum = own;
-    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    if (!alone) {
-        if ((st = sheaf__sum_members(s, 0, s->n, own))) return st;
-    } else if (lossy) {
-        sum = s->src;
-    } else if (bytes) {
-        memcpy(own, s->src, bytes);
-    }
-    if (lossy) sheaf__codec_encode(type, sum, out, s->n);
+    const float *sum;
+    enum sheaf_status st = sum_here(s, sheaf__floats(lossy ? comm->sums : out), &sum);
+    if (st) return st;
+    if (sum != sheaf__floats(out)) sheaf__codec_encode(type, sum, out, s->n);
     for (int h = 0; h < comm->n_hosts; h++) comm->take[h] = bytes;
-    if ((st = sheaf__wire_frames(c, bytes))) return st;
+    if ((st = sheaf__wire_frames(s->c, bytes))) return st;
     for (int h = 0; h < comm->n_hosts; h++)
         comm->parts[h] = h == comm->here ? out : sheaf__payload_in(comm, h);
     sum_hosts(s, comm->parts, result, s->n, lossy ? out : NULL);
     return st;
 }
 
-static enum sheaf_status exchange_through_owners(const struct sheaf__sum_steps *s, int n_owners,
-                                                 float *result) {
-    struct sheaf__call *c = s->c;
+/* This host's addends for the parts of all owners, as they travel. */
+static void pack_parts(const struct sheaf__sum_steps *s, int n_owners, const float *sum) {
     struct sheaf_comm *comm = s->comm;
     const enum sheaf_type type = wire_type(s);
-    const bool lossy = type != SHEAF_TYPE_F32;
-    const float *sum = s->src;
-    size_t lo, len, my_lo = 0, my_len = 0;
-    bool own = false;
-    enum sheaf_status st;
-    if (comm->n_here > 1) {
-        sum = sheaf__floats(comm->sums);
-        if ((st = sheaf__sum_members(s, 0, s->n, sheaf__floats(comm->sums)))) return st;
-    }
     memset(comm->take, 0, (size_t)comm->n_hosts * sizeof *comm->take);
     for (int i = 0; i < n_owners; i++) {
         const int h = sheaf__owner(comm, n_owners, i);
-        uint8_t *out = sheaf__payload_out(comm, h);
+        size_t lo, len;
         sheaf__even_range(s->n, n_owners, i, &lo, &len);
         comm->take[h] = sheaf__codec_bytes(type, len);
-        if (h == comm->here) own = true, my_lo = lo, my_len = len;
-        if (lossy)
-            sheaf__codec_encode(type, sum + lo, out, len);
-        else if (len)
-            memcpy(out, sum + lo, comm->take[h]);
+        sheaf__codec_encode(type, sum + lo, sheaf__payload_out(comm, h), len);
     }
+}
+
+/* As owner i: adds what all hosts have for the part. */
+static void sum_own_part(const struct sheaf__sum_steps *s, int n_owners, int i, float *result) {
+    struct sheaf_comm *comm = s->comm;
     uint8_t *mine = sheaf__payload_out(comm, comm->here);
-    if ((st = sheaf__wire_to_owners(c, n_owners))) return st;
-    if (own) {
-        for (int h = 0; h < comm->n_hosts; h++)
-            comm->parts[h] = h == comm->here ? mine : sheaf__payload_in(comm, h);
-        sum_hosts(s, comm->parts, result + my_lo, my_len, lossy ? mine : NULL);
-        if (!lossy && my_len) memcpy(mine, result + my_lo, comm->take[comm->here]);
-    }
-    if ((st = sheaf__wire_from_owners(c, n_owners))) return st;
+    size_t lo, len;
+    sheaf__even_range(s->n, n_owners, i, &lo, &len);
+    for (int h = 0; h < comm->n_hosts; h++)
+        comm->parts[h] = h == comm->here ? mine : sheaf__payload_in(comm, h);
+    sum_hosts(s, comm->parts, result + lo, len, mine);
+}
+
+/* The sums of the other owners. */
+static void unpack_parts(const struct sheaf__sum_steps *s, int n_owners, float *result) {
+    const struct sheaf_comm *comm = s->comm;
     for (int i = 0; i < n_owners; i++) {
         const int h = sheaf__owner(comm, n_owners, i);
+        size_t lo, len;
         sheaf__even_range(s->n, n_owners, i, &lo, &len);
-        if (h == comm->here) continue;
-        if (lossy)
-            sheaf__codec_decode(type, sheaf__payload_in(comm, h), result + lo, len);
-        else if (len)
-            memcpy(result + lo, sheaf__payload_in(comm, h), comm->take[h]);
+        if (h != comm->here)
+            sheaf__codec_decode(wire_type(s), sheaf__payload_in(comm, h), result + lo, len);
     }
+}
+
+static enum sheaf_status exchange_through_owners(const struct sheaf__sum_steps *s, int n_owners,
+                                                 float *result) {
+    const float *sum;
+    enum sheaf_status st = sum_here(s, sheaf__floats(s->comm->sums), &sum);
+    if (st) return st;
+    pack_parts(s, n_owners, sum);
+    if ((st = sheaf__wire_to_owners(s->c, n_owners))) return st;
+    for (int i = 0; i < n_owners; i++)
+        if (sheaf__owner(s->comm, n_owners, i) == s->comm->here)
+            sum_own_part(s, n_owners, i, result);
+    if ((st = sheaf__wire_from_owners(s->c, n_owners))) return st;
+    unpack_parts(s, n_owners, result);
     return st;
 }
 
@@ -177,7 +182,6 @@ static uint64_t gathers_ahead(const struct sheaf__sum_steps *s) {
 }
 
 static int lane_of(uint64_t k) { return (int)(k % SHEAF__DEPTH); }
-static int gather_lane_of(uint64_t k) { return SHEAF__GATHER_LANE + lane_of(k); }
 
 static uint8_t *stage(const struct sheaf__sum_steps *s, uint64_t k, int host) {
     const size_t at = (size_t)lane_of(k) * (size_t)s->comm->n_hosts + (size_t)host;
@@ -254,7 +258,7 @@ static void start_gather(const struct sheaf__sum_steps *s, uint64_t k) {
     struct sheaf_comm *comm = s->comm;
     const enum sheaf_type type = wire_type(s);
     const bool lossy = type != SHEAF_TYPE_F32;
-    const int lane = gather_lane_of(k);
+    const int lane = sheaf__gather_lane(k);
     float *result = step_result(s, k);
     size_t lo, len, my_lo, my_len;
     range_of(s, k, comm->here, &my_lo, &my_len);
@@ -295,7 +299,7 @@ static enum sheaf_status finish(const struct sheaf__sum_steps *s, uint64_t k) {
     struct sheaf_comm *comm = s->comm;
     const enum sheaf_type type = wire_type(s);
     if (!gathers(s)) return SHEAF_STATUS_SUCCESS;
-    enum sheaf_status st = sheaf__wire_wait(s->c, gather_lane_of(k));
+    enum sheaf_status st = sheaf__wire_wait(s->c, sheaf__gather_lane(k));
     for (int h = 0; h < comm->n_hosts && type != SHEAF_TYPE_F32 && !st; h++) {
         size_t lo, len;
         range_of(s, k, h, &lo, &len);

@@ -1,6 +1,8 @@
 /* How sums are written between hosts. Every rank decodes what every rank has sent, its own part
  * included, so rounding is the same everywhere. Never F16: partial sums overflow it. */
 
+#include <string.h>
+
 #include "base/settings.h"
 #include "comm/transport/transport.h"
 #include "quant/quants.h"
@@ -17,6 +19,10 @@ size_t sheaf__codec_bytes(enum sheaf_type type, size_t n) {
 }
 
 void sheaf__codec_encode(enum sheaf_type type, const float *src, uint8_t *dst, size_t n) {
+    if (type == SHEAF_TYPE_F32) {
+        if (n) memcpy(dst, src, n * sizeof *src);
+        return;
+    }
     if (type == SHEAF_TYPE_BF16) {
         for (size_t i = 0; i < n; i++) {
             const uint16_t h = sheaf__f32_to_bf16(src[i]);
@@ -33,6 +39,10 @@ void sheaf__codec_encode(enum sheaf_type type, const float *src, uint8_t *dst, s
 }
 
 void sheaf__codec_decode(enum sheaf_type type, const uint8_t *src, float *dst, size_t n) {
+    if (type == SHEAF_TYPE_F32) {
+        if (n) memcpy(dst, src, n * sizeof *dst);
+        return;
+    }
     if (type == SHEAF_TYPE_BF16) {
         for (size_t i = 0; i < n; i++) {
             uint16_t h;
@@ -51,7 +61,7 @@ void sheaf__codec_decode(enum sheaf_type type, const uint8_t *src, float *dst, s
 
 void sheaf__codec_round(enum sheaf_type type, float *data, uint8_t *scratch, size_t n) {
     sheaf__codec_encode(type, data, scratch, n);
-    sheaf__codec_decode(type, scratch, data, n);
+    if (type != SHEAF_TYPE_F32) sheaf__codec_decode(type, scratch, data, n);
 }
 
 enum sheaf_status sheaf__codec_type(enum sheaf_type wanted, enum sheaf_type *out) {

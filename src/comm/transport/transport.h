@@ -32,7 +32,8 @@ void sheaf__wire_frames_post(struct sheaf__call *c, size_t bytes);
 /* To each host its own: comm->give[h] bytes of payload_out(h). */
 void sheaf__wire_frames_post_each(struct sheaf__call *c);
 enum sheaf_status sheaf__wire_frames_wait(struct sheaf__call *c);
-/* `n` hosts, far apart, own a part each, of take[h] bytes; those of others are 0. */
+/* The i-th of n owners of a sum, which are spread over the hosts. Owner h adds a part, of
+ * comm->take[h] bytes, which is 0 for all other hosts. */
 static inline int sheaf__owner(const struct sheaf_comm *comm, int n, int i) {
     return (int)((int64_t)i * comm->n_hosts / n);
 }
@@ -73,7 +74,7 @@ void sheaf__regions_free(struct sheaf_comm *comm, struct sheaf__member *self);
 size_t sheaf__codec_bytes(enum sheaf_type type, size_t n);
 void sheaf__codec_encode(enum sheaf_type type, const float *src, uint8_t *dst, size_t n);
 void sheaf__codec_decode(enum sheaf_type type, const uint8_t *src, float *dst, size_t n);
-/* data [n]: to the type and back; scratch holds their bytes. */
+/* data [n]: to the type and back; scratch has them as they travel then. */
 void sheaf__codec_round(enum sheaf_type type, float *data, uint8_t *scratch, size_t n);
 /* The type that params and SHEAF_COMM_WIRE ask for. */
 enum sheaf_status sheaf__codec_type(enum sheaf_type wanted, enum sheaf_type *out);
