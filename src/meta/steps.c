@@ -291,29 +291,20 @@ static struct sheaf_tensor *build_node(struct builder *b, const struct sheaf__sp
     for (int i = 0; i < SHEAF_MAX_SRC; i++) {
         if (step->in[i] >= 0) src[i] = t->src[i] = value[step->in[i]];
     }
-    t->op = node->op;
     enum sheaf_status st = sheaf__split_local_node(b->plan, step, b->graph, b->member, src, t);
     if (st && !b->status) b->status = st;
-    const int written = sheaf__op_written(node);
-    struct sheaf_tensor *target = written                   ? t->src[written - 1]
-                                  : sheaf_op_is_view(t->op) ? t->src[0]
-                                                            : NULL;
     if (sheaf__meta_is_moving(node)) t->flags |= META_FLAG_MOVES;
+    const int written = sheaf__op_written(node);
+    const struct sheaf_tensor *target = written                   ? t->src[written - 1]
+                                        : sheaf_op_is_view(t->op) ? t->src[0]
+                                                                  : NULL;
     if (target) {
         t->view_src = sheaf__memory_owner(target);
-        if (!sheaf_op_is_view(node->op)) {
-            t->view_offs = target->view_offs;
-            memcpy(t->ne, target->ne, sizeof t->ne);
-            memcpy(t->nb, target->nb, sizeof t->nb);
-        }
-    } else {
-        sheaf__meta_shape_dense(t, t->ne);
-        if (sheaf__split_contributes_zero(b->plan, step, b->graph, b->member)) {
-            t->op = SHEAF_OP_NONE;
-            sheaf__meta_append(b, t);
-            sheaf__meta_zero(b, t);
-            return t;
-        }
+    } else if (sheaf__split_contributes_zero(b->plan, step, b->graph, b->member)) {
+        t->op = SHEAF_OP_NONE;
+        sheaf__meta_append(b, t);
+        sheaf__meta_zero(b, t);
+        return t;
     }
     ask_device(b, step, t);
     return sheaf__meta_append(b, t);

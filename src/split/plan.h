@@ -73,11 +73,12 @@ void sheaf__split_plan_free(struct sheaf__split_plan *plan);
 uint64_t sheaf__split_plan_fingerprint(const struct sheaf__split_plan *plan,
                                        const struct sheaf_cgraph *graph);
 
-/* Geometry of one member's node. Given the step, fills `local`: ne, nb, op, op_params (with [BASE]
- * and [EXTENT] where an indexed dimension is cut: masked rows or experts, head slopes) and, for
- * views, view_offs (bytes from the start of local_src[0]'s owner). local_src[i] are the member's
- * slices of the operands with ne, nb and view_offs set; type, name, src, view_src are the caller's.
- * For non-view ops nb is contiguous. */
+/* Geometry of one member's node. Given the step, fills `local`: op, op_params (with [BASE] and
+ * [EXTENT] where an indexed dimension is cut: masked rows or experts, head slopes), ne, nb and
+ * view_offs. Of a view, and of a node that writes over an operand (sheaf__op_written), nb and
+ * view_offs (bytes from the start of the operand's owner) are where it lies there; all others are
+ * dense, at 0. local_src[i] are the member's slices of the operands with ne, nb and view_offs set;
+ * type, name, src, view_src are the caller's. */
 enum sheaf_status sheaf__split_local_node(const struct sheaf__split_plan *plan,
                                           const struct sheaf__split_step *step,
                                           const struct sheaf_cgraph *graph, int member,
