@@ -56,7 +56,7 @@ static enum sheaf_status compare_programs(const struct sheaf_cgraph *graph,
 static int member_of(const struct meta_device *dev, int rank, int local) {
     for (int j = 0; j < dev->n_members; j++)
         if (dev->member_rank[j] == rank && !local--) return j;
-    return 0; /* not known to happen */
+    return 0; /* not reached: a rank names members of its own */
 }
 
 /* Adds the nodes that a device of any rank does not take as slices. */

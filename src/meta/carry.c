@@ -34,32 +34,35 @@ static size_t bytes_of(const struct meta_carry *c, int m) {
     return c->buffers[m] ? sheaf_backend_buffer_get_size(c->buffers[m]) : 0;
 }
 
-/* A free carry: the smallest with room for `slices` on every member, else the one that needs the
- * least additional memory, else a new one. */
-static struct meta_carry *find_carry(struct meta_backend *b, struct sheaf_tensor **slices) {
-    const int n_local = b->dev->n_local;
+/* The smallest free carry with room for `slices` on every member, else the one that needs the least
+ * additional memory; NULL: none is free. */
+static struct meta_carry *find_free(const struct meta_backend *b, struct sheaf_tensor **slices) {
     struct meta_carry *best = NULL;
     size_t best_lacks = 0, best_has = 0;
     for (size_t i = 0; i < b->n_carries; i++) {
         struct meta_carry *c = b->carries[i];
         size_t lacks = 0, has = 0;
-        for (int m = 0; m < n_local; m++) {
+        if (c->program) continue;
+        for (int m = 0; m < b->dev->n_local; m++) {
             const size_t want = sheaf_nbytes(slices[m]), have = bytes_of(c, m);
             has += have;
             if (want > have) lacks += want - have;
         }
-        if (c->program) continue;
         if (best && (lacks != best_lacks ? lacks > best_lacks : has >= best_has)) continue;
         best = c;
         best_lacks = lacks;
         best_has = has;
     }
-    if (best) return best;
+    return best;
+}
+
+/* NULL: out of memory. */
+static struct meta_carry *new_carry(struct meta_backend *b) {
     if (!sheaf__grow(&b->carries, &b->cap_carries, b->n_carries + 1, sizeof(struct meta_carry *)))
         return NULL;
     struct meta_carry *c = calloc(1, sizeof *c);
     if (!c) return NULL;
-    const size_t n = (size_t)n_local + 1;
+    const size_t n = (size_t)b->dev->n_local + 1;
     c->record.carried = true;
     c->record.slices = calloc(n, sizeof *c->record.slices);
     c->tensors = calloc(n, sizeof *c->tensors);
@@ -76,7 +79,8 @@ enum sheaf_status sheaf__meta_carry(struct meta_backend *b, struct meta_program 
                                     struct sheaf_tensor *node, const struct meta_tensor *from,
                                     bool dry) {
     sheaf__meta_release(&b->base, node);
-    struct meta_carry *c = find_carry(b, from->slices);
+    struct meta_carry *c = find_free(b, from->slices);
+    if (!c) c = new_carry(b);
     if (!c) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "meta: out of memory");
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     for (int m = 0; m < b->dev->n_local && !st; m++) {
