@@ -328,56 +328,62 @@ void sheaf__plan_end(struct planner *p) {
     free(p->node_value);
 }
 
-/* Sums the addends that are read after the compute: those of outputs, and of nodes that no other
- * node reads. A view of a copy does not show later writes: such views are made again. */
-static enum sheaf_status finish(struct planner *p) {
-    for (int i = 0; i < p->graph->n_nodes; i++) {
+/* A view of a copy does not show later writes: such views are made again. */
+static enum sheaf_status renew_views(struct planner *p) {
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    for (int i = 0; i < p->graph->n_nodes && !status; i++) {
         int entry;
-        const bool stale = sheaf__is_view_form(sheaf__rule_of(p->graph->nodes[i])) &&
-                           !is_up_to_date(p, p->self[i]);
-        const enum sheaf_status status =
-            stale ? sheaf__plan_refresh(p, p->graph->nodes[i], &entry) : SHEAF_STATUS_SUCCESS;
-        if (status != SHEAF_STATUS_SUCCESS) return status;
+        if (sheaf__is_view_form(sheaf__rule_of(p->graph->nodes[i])) &&
+            !is_up_to_date(p, p->self[i]))
+            status = sheaf__plan_refresh(p, p->graph->nodes[i], &entry);
     }
+    return status;
+}
+
+/* Is the node's result read after the compute? */
+static bool is_result(const struct planner *p, int node) {
+    const struct sheaf__entry *e = &p->entry[p->self[node]];
+    return (p->graph->nodes[node]->flags & SHEAF_TENSOR_FLAG_OUTPUT) || (!e->uses && !e->writes);
+}
+
+/* Sums the addends of results, unless a value of theirs is whole already. */
+static enum sheaf_status sum_results(struct planner *p) {
     for (int i = 0; i < p->graph->n_nodes; i++) {
-        const struct sheaf_tensor *t = p->graph->nodes[i];
-        const int e = p->self[i];
-        const bool read =
-            (t->flags & SHEAF_TENSOR_FLAG_OUTPUT) || (p->entry[e].uses == 0 && !p->entry[e].writes);
-        if (!read || p->value[p->node_value[i]].st.kind != SHEAF__P) continue;
-        struct planned_operand o = {.entry = e};
+        if (!is_result(p, i) || p->value[p->node_value[i]].st.kind != SHEAF__P) continue;
+        struct planned_operand o = {.entry = p->self[i]};
         sheaf__plan_list(p, &o, false);
-        bool whole = false;
+        bool whole = o.n == 0;
         for (int k = 0; k < o.n; k++) whole = whole || o.st[k].kind != SHEAF__P;
-        if (whole) continue;
         const struct sheaf__need m = {.st = sheaf__st_m()};
-        const int v = o.n ? sheaf__plan_obtain(p, &o, &m, i) : NONE;
-        if (o.n && v == NONE) return sheaf__plan_no_memory();
+        if (!whole && sheaf__plan_obtain(p, &o, &m, i) == NONE) return sheaf__plan_no_memory();
     }
     return SHEAF_STATUS_SUCCESS;
 }
 
-/* The value to read after the compute. A node that wrote into a copy, out of date by now, is read
- * through the tensor that it wrote over. */
-static int final_value(struct planner *p, int own) {
-    int e = p->value[own].entry, final = own;
-    if (!sheaf__plan_usable(p, own)) {
-        for (int written; !is_up_to_date(p, e);) {
-            const struct sheaf_tensor *t = p->entry[e].tensor;
-            written = sheaf__op_written(t);
-            if (!written) return own;
-            e = sheaf__plan_entry(p, t->src[written - 1]);
-        }
-        final = p->entry[e].values;
-        while (!sheaf__plan_usable(p, final)) final = p->value[final].older;
+/* The entry through which a value is read after the compute: a node that wrote into a copy, out of
+ * date by now, is read through the tensor that it wrote over. NONE: there is none up to date. */
+static int final_entry(struct planner *p, int value) {
+    int e = p->value[value].entry;
+    while (!sheaf__plan_usable(p, value) && !is_up_to_date(p, e)) {
+        const struct sheaf_tensor *t = p->entry[e].tensor;
+        const int written = sheaf__op_written(t);
+        if (!written) return NONE;
+        e = sheaf__plan_entry(p, t->src[written - 1]);
     }
+    return e;
+}
+
+/* The value to read after the compute: mirrored if there is one, and no addend if there is another. */
+static int final_value(struct planner *p, int own) {
+    const int e = final_entry(p, own);
+    if (e == NONE) return own;
+    int final = sheaf__plan_usable(p, own) ? own : p->entry[e].values;
+    while (!sheaf__plan_usable(p, final)) final = p->value[final].older;
     for (int v = p->entry[e].values; v != NONE; v = p->value[v].older) {
-        if (!sheaf__plan_usable(p, v)) continue;
-        if (p->value[v].st.kind == SHEAF__M) {
+        const enum sheaf__state_kind kind = p->value[v].st.kind;
+        if (sheaf__plan_usable(p, v) &&
+            (kind == SHEAF__M || (kind == SHEAF__S && p->value[final].st.kind == SHEAF__P)))
             final = v;
-        } else if (p->value[v].st.kind == SHEAF__S && p->value[final].st.kind == SHEAF__P) {
-            final = v;
-        }
     }
     return final;
 }
@@ -434,7 +440,8 @@ enum sheaf_status sheaf__split_plan_new_with(const struct sheaf_cgraph *graph, i
     status = sheaf__plan_prepare(&p);
     for (int i = 0; i < graph->n_nodes && status == SHEAF_STATUS_SUCCESS; i++)
         status = plan_node(&p, i);
-    if (status == SHEAF_STATUS_SUCCESS) status = finish(&p);
+    if (status == SHEAF_STATUS_SUCCESS) status = renew_views(&p);
+    if (status == SHEAF_STATUS_SUCCESS) status = sum_results(&p);
     if (status == SHEAF_STATUS_SUCCESS) status = publish(&p, impl);
     sheaf__plan_end(&p);
     if (status == SHEAF_STATUS_SUCCESS) {
