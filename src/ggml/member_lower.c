@@ -51,6 +51,16 @@ static struct sheaf_tensor *add_in_place(struct gg_lowered *l, const struct shea
     return t;
 }
 
+/* A view of t from its first byte on, dense unless the caller sets other strides. */
+static struct sheaf_tensor *add_view(struct gg_lowered *l, struct sheaf_tensor *t,
+                                     enum sheaf_type type, const int64_t ne[SHEAF_MAX_DIMS]) {
+    struct sheaf_tensor *v = add(l, SHEAF_OP_VIEW, type, ne);
+    v->src[0] = t;
+    v->view_src = t->view_src ? t->view_src : t;
+    v->view_offs = t->view_offs;
+    return v;
+}
+
 /* SCALE and CLAMP with parameters x and y, or UNARY: the step, which has none. */
 static struct sheaf_tensor *map1(struct gg_lowered *l, enum sheaf_op op, struct sheaf_tensor *a,
                                  float x, float y) {
@@ -135,13 +145,10 @@ static bool lower_index(struct gg_lowered *l, const struct sheaf_tensor *node, i
 
 /* t as numbers of two bytes, which a copy of blocks may take for what they are. */
 static struct sheaf_tensor *as_halves(struct gg_lowered *l, struct sheaf_tensor *t) {
-    struct sheaf_tensor *v = add(l, SHEAF_OP_VIEW, SHEAF_TYPE_F16, t->ne);
+    struct sheaf_tensor *v = add_view(l, t, SHEAF_TYPE_F16, t->ne);
     v->ne[0] = (int64_t)(sheaf_row_size(t->type, t->ne[0]) / 2);
     memcpy(v->nb, t->nb, sizeof v->nb);
     v->nb[0] = 2;
-    v->src[0] = t;
-    v->view_src = t->view_src ? t->view_src : t;
-    v->view_offs = t->view_offs;
     return v;
 }
 
@@ -155,11 +162,8 @@ static bool lower_block_copy(struct gg_lowered *l, const struct sheaf_tensor *no
     copy->nb[0] = 2;
     copy->src[0] = from;
     copy->src[1] = to;
-    struct sheaf_tensor *result = add(l, SHEAF_OP_VIEW, node->type, node->ne);
+    struct sheaf_tensor *result = add_view(l, copy, node->type, node->ne);
     memcpy(result->nb, node->nb, sizeof result->nb);
-    result->src[0] = copy;
-    result->view_src = copy->view_src ? copy->view_src : copy;
-    result->view_offs = copy->view_offs;
     return true;
 }
 
@@ -187,8 +191,7 @@ static bool lower_top_k(struct gg_lowered *l, const struct sheaf_tensor *node) {
     struct sheaf_tensor *order = add(l, SHEAF_OP_ARGSORT, SHEAF_TYPE_I32, node->src[0]->ne);
     order->src[0] = node->src[0];
     order->op_params[0] = SHEAF_SORT_ORDER_DESC;
-    struct sheaf_tensor *first = add(l, SHEAF_OP_VIEW, SHEAF_TYPE_I32, node->ne);
-    first->src[0] = first->view_src = order;
+    struct sheaf_tensor *first = add_view(l, order, SHEAF_TYPE_I32, node->ne);
     memcpy(first->nb, order->nb, sizeof first->nb);
     add_in_place(l, node, SHEAF_OP_CONT)->src[0] = first;
     return true;
@@ -259,12 +262,10 @@ static bool lower_slopes(struct gg_lowered *l, const struct sheaf_tensor *node, 
 static struct sheaf_tensor *part(struct gg_lowered *l, struct sheaf_tensor *t, int axis,
                                  int64_t first, int64_t n) {
     if (!t || t->ne[axis] == n) return t;
-    struct sheaf_tensor *v = add(l, SHEAF_OP_VIEW, t->type, t->ne);
+    struct sheaf_tensor *v = add_view(l, t, t->type, t->ne);
     v->ne[axis] = n;
     memcpy(v->nb, t->nb, sizeof v->nb);
-    v->src[0] = t;
-    v->view_src = t->view_src ? t->view_src : t;
-    v->view_offs = t->view_offs + (size_t)first * t->nb[axis];
+    v->view_offs += (size_t)first * t->nb[axis];
     return v;
 }
 
@@ -282,9 +283,7 @@ static struct sheaf_tensor *bound_part(const struct gg_member *m, struct gg_lowe
     if (!sheaf_is_quantized(v->type)) return converted(l, v, v->type);
     struct sheaf_tensor *halves = as_halves(l, v);
     struct sheaf_tensor *copy = converted(l, halves, SHEAF_TYPE_F16);
-    struct sheaf_tensor *blocks = add(l, SHEAF_OP_VIEW, v->type, v->ne);
-    blocks->src[0] = blocks->view_src = copy;
-    return blocks;
+    return add_view(l, copy, v->type, v->ne);
 }
 
 static struct sheaf_tensor *attend(const struct gg_member *gg, struct gg_lowered *l,
