@@ -73,8 +73,20 @@ static void take_cpus(hwloc_cpuset_t set, const struct sheaf__cpus *cpus) {
         hwloc_bitmap_set_ith_ulong(set, i, cpus->word[i]);
 }
 
-/* Cores of the binding, each as its processing units inside the binding, in hwloc's order, which
- * keeps neighbours together. Machines that report no cores count processing units. */
+/* The core as its processing units inside the binding, if it has any there. False: no memory. */
+static bool add_core(struct sheaf__cpu_topology *t, hwloc_obj_t core, hwloc_const_cpuset_t binding,
+                     int numa) {
+    if (!hwloc_bitmap_intersects(core->cpuset, binding)) return true;
+    hwloc_cpuset_t units = hwloc_bitmap_dup(core->cpuset);
+    if (!units) return false;
+    hwloc_bitmap_and(units, units, binding);
+    t->core_numa[t->n_cores] = numa;
+    t->cores[t->n_cores++] = units;
+    return true;
+}
+
+/* Cores of the binding, in hwloc's order, which keeps neighbours together. Machines that report no
+ * cores count processing units. */
 static enum sheaf_status list_cores(struct sheaf__cpu_topology *t, struct situation *s) {
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
     hwloc_cpuset_t binding = hwloc_bitmap_alloc(), used = hwloc_bitmap_alloc();
@@ -104,15 +116,10 @@ static enum sheaf_status list_cores(struct sheaf__cpu_topology *t, struct situat
         numa = numa_of(t->hwloc, core->cpuset);
         t->n_domains += i == 0 || numa != before;
         s->used_cores += hwloc_bitmap_intersects(core->cpuset, used);
-        if (!hwloc_bitmap_intersects(core->cpuset, binding)) continue;
-        hwloc_cpuset_t units = hwloc_bitmap_dup(core->cpuset);
-        if (!units) {
+        if (!add_core(t, core, binding, numa)) {
             status = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "cpu: no memory for a core");
             goto out;
         }
-        hwloc_bitmap_and(units, units, binding);
-        t->core_numa[t->n_cores] = numa;
-        t->cores[t->n_cores++] = units;
     }
     if (t->n_cores == 0) {
         status = sheaf_set_error(SHEAF_STATUS_FAILED,
