@@ -12,6 +12,9 @@
  * So is sheaf_backend_dev_supports_op where a rank has no device of some member's kind (a GPU here,
  * a CPU there), since a rank can ask its own devices only.
  *
+ * tensor->data of its tensors names a place that holds no memory, and its buffers are not host
+ * memory: a program that reads or writes there crashes. The data lie in the members' slices.
+ *
  * Members may be of any kind. Values of those whose memory is not the host's go through their host
  * buffer type (pinned memory) into the collectives. */
 #ifndef SHEAF_META_H
