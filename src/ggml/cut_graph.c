@@ -171,15 +171,21 @@ static enum sheaf_status apply(const struct pair *p, struct sheaf_split_state **
     return st;
 }
 
+/* Is it a matrix that is worth a cut and has none yet? *region: its number. */
+static bool wants_cut(const struct gg_cutter *c, const struct gg_tensor *w,
+                      struct sheaf_split_state *const *states, size_t *region) {
+    *region = region_of(c, w);
+    return is_matrix(w) && *region < c->e->n_unbound && !states[*region] &&
+           c->e->unbound[*region]->bytes >= LEAST_BYTES;
+}
+
 static enum sheaf_status cut_pair(const struct gg_cutter *c, const struct gg_tensor *product,
                                   struct sheaf_split_state **states) {
     const struct gg_tensor *w = product->src[0];
-    const size_t region = region_of(c, w);
-    if (!is_matrix(w) || region == c->e->n_unbound || states[region] ||
-        c->e->unbound[region]->bytes < LEAST_BYTES)
-        return SHEAF_STATUS_SUCCESS;
     struct pair p = {.c = c, .n = w->ne[0], .unit = 1};
-    if (!add_part(&p, w, 0, 1) || !follow(&p, product->src[1], 0) || !p.n_products)
+    size_t region;
+    if (!wants_cut(c, w, states, &region) || !add_part(&p, w, 0, 1) ||
+        !follow(&p, product->src[1], 0) || !p.n_products)
         return SHEAF_STATUS_SUCCESS;
     const int64_t block = sheaf_blck_size(c->e->unbound[region]->type);
     if (p.unit % block) p.unit = block % p.unit ? p.n : block;
@@ -190,9 +196,8 @@ static enum sheaf_status cut_pair(const struct gg_cutter *c, const struct gg_ten
 static enum sheaf_status cut_last(const struct gg_cutter *c, const struct gg_tensor *product,
                                   struct sheaf_split_state **states) {
     const struct gg_tensor *w = product->src[0];
-    const size_t region = region_of(c, w);
-    if (!is_matrix(w) || region == c->e->n_unbound || states[region] ||
-        c->e->unbound[region]->bytes < LEAST_BYTES || gg_use_count(c->graph, product) > 0)
+    size_t region;
+    if (!wants_cut(c, w, states, &region) || gg_use_count(c->graph, product) > 0)
         return SHEAF_STATUS_SUCCESS;
     states[region] = gg_cut_axis(c, 1, w->ne[1], 1);
     return states[region] ? SHEAF_STATUS_SUCCESS : SHEAF_STATUS_ALLOC_FAILED;

@@ -215,6 +215,19 @@ static struct sheaf_split_state *by_fused_heads(const struct gg_cutter *c, int a
     return s;
 }
 
+static struct sheaf_split_state *cache_state(const struct gg_cutter *c, const struct gg_leaf *l,
+                                             const struct gg_region *r, const struct heads *h,
+                                             const char **why) {
+    const bool is_v = l->role == GG_ROLE_CACHE_V;
+    const int64_t size = is_v ? h->size_v : h->size_k;
+    const char *whole = NULL;
+    if (h->latent) whole = "all heads read its one latent vector";
+    if (is_v && h->transposed) whole = "values are transposed without flash attention (-fa)";
+    if (h->picked) whole = "its rows are picked by numbers of heads and cells";
+    if (whole) *why = whole;
+    return whole || r->ne[0] != h->kv * size ? NULL : by_kv_heads(c, 0, size, h);
+}
+
 static struct sheaf_split_state *attention_state(const struct gg_cutter *c, const struct gg_leaf *l,
                                                  const struct gg_region *r, const void *layer,
                                                  const char **why) {
@@ -261,19 +274,8 @@ static struct sheaf_split_state *attention_state(const struct gg_cutter *c, cons
     case GG_ROLE_LATENT_KV:
         return h->size_latent ? by_query_heads(c, rows, h->size_latent, h) : NULL;
     case GG_ROLE_CACHE_K:
-    case GG_ROLE_CACHE_V: {
-        const int64_t size = l->role == GG_ROLE_CACHE_K ? h->size_k : h->size_v;
-        if (h->latent) *why = "all heads read its one latent vector";
-        if (h->picked) {
-            *why = "its rows are picked by numbers of heads and cells";
-            return NULL;
-        }
-        if (l->role == GG_ROLE_CACHE_V && h->transposed) {
-            *why = "values are transposed without flash attention (-fa)";
-            return NULL;
-        }
-        return h->latent || r->ne[0] != h->kv * size ? NULL : by_kv_heads(c, 0, size, h);
-    }
+    case GG_ROLE_CACHE_V:
+        return cache_state(c, l, r, h, why);
     default:
         return NULL;
     }
