@@ -234,11 +234,28 @@ static void write_text(struct sheaf_comm *comm) {
     if (!comm->text[0]) snprintf(comm->text, sizeof comm->text, "self");
 }
 
+/* The steps that a rank takes alone. */
+static enum sheaf_status make_group(struct sheaf_comm *comm, const int *member_rank) {
+    enum sheaf_status st = place_members(comm, member_rank);
+    if (!st) st = check_threads(comm);
+    if (!st) choose_chunks(comm);
+    return st ? st : make_members(comm);
+}
+
+/* The steps that all ranks take together. */
+static enum sheaf_status join_group(struct sheaf_comm *comm) {
+    enum sheaf_status st = map_memory(comm);
+    if (!st) st = choose_spins(comm);
+    if (st) return st;
+    set_levels(comm);
+    write_text(comm);
+    return comm->n_hosts > 1 ? sheaf__measure_hosts(comm) : st;
+}
+
 enum sheaf_status sheaf_comm_new(const int *member_rank, int n_members,
                                  const struct sheaf_comm_params *params, struct sheaf_comm **out) {
     struct sheaf_comm_params p = {.size = sizeof p};
     struct sheaf__world *w = sheaf__world();
-    struct sheaf_comm *comm = NULL;
     size_t slot = 0;
     long delay = 0;
     *out = NULL;
@@ -250,9 +267,10 @@ enum sheaf_status sheaf_comm_new(const int *member_rank, int n_members,
     if ((st = same_everywhere(st, member_rank, n_members, slot, wire))) return st;
 
     const uint32_t id = w->n_groups++; /* counts alike on every rank, whatever fails below */
-    if (!(comm = calloc(1, sizeof *comm)))
+    struct sheaf_comm *comm = calloc(1, sizeof *comm);
+    if (!comm) {
         st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", WHAT);
-    if (comm) {
+    } else {
         comm->n = n_members;
         comm->slot_bytes = slot;
         comm->wire_type = wire;
@@ -261,21 +279,14 @@ enum sheaf_status sheaf_comm_new(const int *member_rank, int n_members,
         comm->timeout_ns = p.timeout_ms > 0 ? (uint64_t)p.timeout_ms * 1000000u
                                             : w->limit_ns[SHEAF_PHASE_COLLECTIVE];
         if (comm->timeout_ns > w->group_limit_ns) w->group_limit_ns = comm->timeout_ns;
-        st = place_members(comm, member_rank);
-        if (!st) st = check_threads(comm);
-        if (!st) choose_chunks(comm);
-        if (!st) st = make_members(comm);
+        st = make_group(comm, member_rank);
     }
-    if ((st = sheaf_world_agree(st, WHAT))) goto fail;
-    if ((st = map_memory(comm))) goto fail;
-    if ((st = choose_spins(comm))) goto fail;
-    set_levels(comm);
-    write_text(comm);
-    if (comm->n_hosts > 1 && (st = sheaf__measure_hosts(comm))) goto fail;
-    *out = comm;
-    return SHEAF_STATUS_SUCCESS;
-fail:
-    sheaf_comm_free(comm);
+    st = sheaf_world_agree(st, WHAT);
+    if (!st) st = join_group(comm);
+    if (st)
+        sheaf_comm_free(comm);
+    else
+        *out = comm;
     return st;
 }
 

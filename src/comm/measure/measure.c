@@ -36,38 +36,49 @@ static bool wait_for(const _Atomic uint64_t *flag, uint64_t value) {
     return true;
 }
 
-/* Place 0 writes 64 KiB and sets a flag; place 1 reads them and answers. The one-way flag latency
- * is a, the time of the read gives b. */
+/* Place 0, in a round: writes the bytes, sets its flag and waits for the other's. *ns: the way there
+ * and back. */
+static bool ask(struct sheaf__probe *probe, uint64_t turn, uint8_t *mine, size_t bytes,
+                uint64_t *ns) {
+    if (bytes) memset(mine, (int)turn, bytes);
+    const uint64_t begin = sheaf__time_ns();
+    atomic_store_explicit(&probe->turn[0], turn, memory_order_release);
+    const bool ok = wait_for(&probe->turn[1], turn);
+    *ns = sheaf__time_ns() - begin;
+    return ok;
+}
+
+/* Place 1: waits for the flag, reads the bytes and sets its own. *ns: the reading. */
+static bool answer(struct sheaf__probe *probe, uint64_t turn, const uint8_t *other, uint8_t *mine,
+                   size_t bytes, uint64_t *ns) {
+    if (!wait_for(&probe->turn[0], turn)) return false;
+    const uint64_t begin = sheaf__time_ns();
+    if (bytes) memcpy(mine, other, bytes);
+    *ns = sheaf__time_ns() - begin;
+    atomic_store_explicit(&probe->turn[1], turn, memory_order_release);
+    return true;
+}
+
+/* First without bytes: half the way there and back is a. Then with 64 KiB: their reading gives b. */
 static void *act(void *arg) {
     struct actor *me = arg;
     struct sheaf_comm *comm = me->comm;
-    struct sheaf__probe *probe = comm->probe;
-    const size_t bytes = sheaf__min_size(SHARED_BYTES, comm->slot_bytes);
+    const size_t most = sheaf__min_size(SHARED_BYTES, comm->slot_bytes);
     uint8_t *mine = sheaf__slot(comm, me->place, 0);
     const uint8_t *other = sheaf__slot(comm, 0, 0);
     uint64_t times[SHARED_ROUNDS];
     me->ok = true;
     for (uint64_t phase = 0; phase < PHASES; phase++) {
+        const size_t bytes = phase ? most : 0;
         for (uint64_t i = 0; i < SHARED_ROUNDS && me->ok; i++) {
             const uint64_t turn = ++me->turn;
-            if (me->place == 0) {
-                if (phase) memset(mine, (int)i, bytes);
-                times[i] = sheaf__time_ns();
-                atomic_store_explicit(&probe->turn[0], turn, memory_order_release);
-                me->ok = wait_for(&probe->turn[1], turn);
-                times[i] = sheaf__time_ns() - times[i];
-            } else {
-                if (!(me->ok = wait_for(&probe->turn[0], turn))) break;
-                const uint64_t begin = sheaf__time_ns();
-                if (phase) memcpy(mine, other, bytes);
-                times[i] = sheaf__time_ns() - begin;
-                atomic_store_explicit(&probe->turn[1], turn, memory_order_release);
-            }
+            me->ok = me->place == 0 ? ask(comm->probe, turn, mine, bytes, &times[i])
+                                    : answer(comm->probe, turn, other, mine, bytes, &times[i]);
         }
         if (!me->ok) return NULL;
         const int64_t ns = (int64_t)sheaf__median(times, SHARED_ROUNDS);
-        if (me->place == 0 && phase == 0) probe->latency_ns = ns / 2 + 1;
-        if (me->place == 1 && phase == 1) probe->byte_ps = ns * 1000 / (int64_t)bytes + 1;
+        if (me->place == 0 && phase == 0) comm->probe->latency_ns = ns / 2 + 1;
+        if (me->place == 1 && phase == 1) comm->probe->byte_ps = ns * 1000 / (int64_t)most + 1;
     }
     return NULL;
 }
