@@ -2,14 +2,12 @@
 """Breaks jobs on purpose and looks how they end: every fault at every place where it makes sense, on
 one host and over two network namespaces, with mpirun's own kill and without.
 
-    tests/system/drill.py BUILD_DIR [--full] [--only REGEX] [-j N] [--table]
-
 Prints one line a case: how long the job went on after the fault, until the last of its processes had
 gone, and the message. A case is wrong if it takes too long, ends with status 0, says nothing, says
 two things, does not name the rank and the place, or leaves a process, a file or shared memory.
 Without --full a choice of cases that takes less than a minute; --table prints the result as in
 docs/drill.md. Exit status 0 if all were right."""
-import concurrent.futures, os, re, shutil, signal, subprocess, sys, tempfile, textwrap, time
+import argparse, concurrent.futures, os, re, shutil, signal, subprocess, sys, tempfile, textwrap, time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 LIMITS = {"START": 8000, "LOAD": 6000, "PLAN": 5000, "COMPUTE": 5000, "COLLECTIVE": 5000,
@@ -258,10 +256,17 @@ def print_table(results):
 
 
 def main():
-    build, full, only, jobs = sys.argv[1], "--full" in sys.argv, None, 6
-    for i, a in enumerate(sys.argv):
-        only = sys.argv[i + 1] if a == "--only" else only
-        jobs = int(sys.argv[i + 1]) if a == "-j" else jobs
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", metavar="BUILD_DIR")
+    parser.add_argument("--full", action="store_true", help="all cases")
+    parser.add_argument("--only", metavar="REGEX", help="the cases whose name matches")
+    parser.add_argument("-j", type=int, default=6, metavar="N", help="jobs at a time (%(default)s)")
+    parser.add_argument("--table", action="store_true", help="the result as in docs/drill.md")
+    args = parser.parse_args()
+    build, full, only, jobs = args.build, args.full, args.only, args.j
+    for program in "bin/helper-drill", "bin/sheaf-make-model":
+        if not os.access(os.path.join(build, program), os.X_OK):
+            parser.error("%s is not built in '%s'; the drill wants a build with tests" % (program, build))
     chosen = [c for c in cases() if (full or c.quick or only) and (not only or re.search(only, c.name()))]
     # scripts/netns-run has options of Open MPI's mpirun
     if os.geteuid() or not shutil.which("ip") or not is_open_mpi():
@@ -283,7 +288,7 @@ def main():
                 bad += 1
                 print("    " + "\n    ".join(text.splitlines()[-25:]))
     shutil.rmtree(work, ignore_errors=True)
-    if "--table" in sys.argv:
+    if args.table:
         print_table(results)
     print("%d cases in %.0f s, %d wrong" % (len(chosen), time.monotonic() - start, bad))
     return 1 if bad or not chosen else 0
