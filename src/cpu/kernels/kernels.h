@@ -524,6 +524,8 @@ void sheaf__cpu_kernels_extend(struct sheaf__cpu_kernels *table);
 void sheaf__cpu_kernels_use_vbmi(struct sheaf__cpu_kernels *table);
 /* The entries `repacked`, of x86/repacked.c or repacked_avx2.c. */
 void sheaf__cpu_kernels_use_repacked(struct sheaf__cpu_kernels *table);
+/* Attention of few queries for a Zen 4, of x86/attention_halves.c. */
+void sheaf__cpu_kernels_use_halves(struct sheaf__cpu_kernels *table);
 /* Rows of SHEAF__PANELS_BF16_SCALED: their units, and what unpacks them. */
 void sheaf__cpu_kernels_scaled_rows(struct sheaf__cpu_panels *panels);
 /* 0 if this CPU lacks what the table was compiled for, else the better the more. Runs anywhere. */

@@ -86,13 +86,13 @@ static struct sheaf__cpu_kernels extended;
 #endif
 
 static void prepare(void) {
+#if defined(__x86_64__)
+    sheaf__cpu_fetch = way_to_fetch();
+#endif
 #if defined(KERNELS_EXTENDS)
     extended = KERNELS_TABLE;
     extended.name = KERNELS_NAME;
     KERNELS_EXTENDS(&extended);
-#endif
-#if defined(__x86_64__)
-    sheaf__cpu_fetch = way_to_fetch();
 #endif
 }
 

@@ -217,6 +217,13 @@ INLINE void fetch_piece(struct next_rows *next, size_t bytes) {
     if (next->at >= next->bytes) next->at = 0, next->p += next->stride;
 }
 
+#if defined(KERNELS_HALVES)
+/* acc += *w * v. A weight that is broadcast into a register would take pipes that multiply (attention_halves.h). */
+INLINE void add_weighted(v_f *acc, const float *w, v_f v) {
+    __asm__("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(*acc) : "v"(v), "m"(*w));
+}
+#endif
+
 /* R rows of y, `vectors` of them from element i on; of the last one n elements. */
 INLINE void mix_tile(enum sheaf_type type, int64_t rows, const char *x, size_t stride, int64_t i,
                      int64_t n, const float *w, int64_t w_stride, int R, int vectors,
@@ -232,8 +239,13 @@ INLINE void mix_tile(enum sheaf_type type, int64_t rows, const char *x, size_t s
         fetch_piece(next, bytes);
         UNROLL for (int u = 0; u < vectors; u++) v[u] = vector_of(type, x, i + u * VW, n);
         UNROLL_8 for (int r = 0; r < R; r++) {
+#if defined(KERNELS_HALVES)
+            UNROLL for (int u = 0; u < vectors; u++)
+                add_weighted(&acc[r][u], w + r * w_stride + j, v[u]);
+#else
             const v_f a = v_set1(w[r * w_stride + j]);
             UNROLL for (int u = 0; u < vectors; u++) acc[r][u] = v_fma(a, v[u], acc[r][u]);
+#endif
         }
     }
     UNROLL_8 for (int r = 0; r < R; r++) {
@@ -286,10 +298,16 @@ static void mix(int64_t rows, const float *x, int64_t stride, int64_t n, const f
 
 /* ---- entries ---- */
 
+#if defined(KERNELS_HALVES)
+#include "cpu/kernels/x86/attention_halves.h"
+#else
+#define DOTS_AS_THEY_LIE dots_rows
+#endif
+
 #define DIRECT(TYPE, NAME)                                                                         \
     static void dots_##NAME(int64_t k, const void *x, size_t stride, int64_t rows,                 \
                             const float *const *q, int n_q, float *out, int64_t out_stride) {      \
-        dots_rows(TYPE, k, x, stride, rows, q, n_q, out, out_stride);                              \
+        DOTS_AS_THEY_LIE(TYPE, k, x, stride, rows, q, n_q, out, out_stride);                       \
     }                                                                                              \
     static void mix_##NAME(int64_t rows, const void *x, size_t stride, int64_t n, const float *w,  \
                            int64_t w_stride, int64_t n_y, float *y, int64_t y_stride) {            \

@@ -122,6 +122,7 @@ static void use_attention_bf16(struct sheaf__cpu_kernels *table) {
 void sheaf__cpu_kernels_extend(struct sheaf__cpu_kernels *table) {
     sheaf__cpu_kernels_use_vbmi(table);
     sheaf__cpu_kernels_use_repacked(table);
+    if (sheaf__cpu_fetch == SHEAF__FETCH_OFTEN) sheaf__cpu_kernels_use_halves(table); /* a Zen 4 */
     use_rows_bf16(table, SHEAF__BF16_COLS);
     use_attention_bf16(table);
     use_panels_bf16(table, BF16_ROWS, tile_bf16, tile_bf16_twice, NULL, NULL);

@@ -10,6 +10,7 @@
  *   KERNELS_VNNI_256   the same in 256 bits (AVX-VNNI)
  *   KERNELS_VBMI       permutations of bytes in 512 bits (VBMI)
  *   KERNELS_REPACKED   weights in another order (repacked.c, repacked_avx2.c)
+ *   KERNELS_HALVES     attention of few queries for a Zen 4 (attention_halves.c)
  *   KERNELS_NO_TABLE   the parts only
  * Primitives that avx2.h and avx512.h give as static inline functions:
  *   v_f, VW            a vector of VW floats; v_load v_store v_set1 v_add v_sub v_mul v_div v_fma
