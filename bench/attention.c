@@ -2,9 +2,9 @@
  * a plain loop reads, a new token of each of some sequences, and a prompt, in GFLOP/s of what its queries
  * see. Prints the tables of docs/performance-kernels.md.
  *
- *   bench-attention [THREADS]    1 and 2 threads, or as many as given
- *   bench-attention types        one thread: each type of a K/V cache, and sinks, slopes, soft cap,
- *                                beside F16 without them: they take turns, medians, CPU time */
+ *   bench-attention [THREADS [query]]    1 and 2 threads, or as many as given; query: the first table alone
+ *   bench-attention types                one thread: each type of a K/V cache, and sinks, slopes, soft cap,
+ *                                        beside F16 without them: they take turns, medians, CPU time */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -232,8 +232,10 @@ int main(int argc, char **argv) {
         check(sheaf_backend_init_by_name("CPU0", params, &backend));
         printf("\n%d thread%s, %s\n", threads, threads > 1 ? "s" : "", sheaf_cpu_isa_name());
         decode(backend, 1);
-        decode(backend, 16);
-        prompt(backend);
+        if (argc < 3 || strcmp(argv[2], "query") != 0) {
+            decode(backend, 16);
+            prompt(backend);
+        }
         sheaf_backend_free(backend);
     }
     return 0;
