@@ -97,7 +97,6 @@ static void host_range(const struct gather *g, uint64_t k, int host, size_t *lo,
     *len = sheaf__pieces_size(g->comm, g->bytes, k, g->chunk, h->first, h->first + h->n);
 }
 
-/* The leader's part of a step: collects its host's pieces, exchanges, leaves all in the result. */
 /* The members' pieces of step k, which are in their slots, one behind the other. */
 static void pack_slots(const struct gather *g, uint64_t k, uint8_t *to) {
     const struct sheaf_comm *comm = g->comm;
