@@ -157,7 +157,8 @@ struct misfit {
 
 Test(state, check_refuses_what_does_not_fit) {
     const struct misfit bad[] = {
-        {"sum", "add up", SHEAF_TYPE_F32, 9, 1, 4, 4, 4, 8},
+        {"sum", "its segments have 8 indices, the dimension has 9", SHEAF_TYPE_F32, 9, 1, 4, 4, 4,
+         8},
         {"gap", "no owner", SHEAF_TYPE_F32, 8, 1, 5, 4, 3, 8},
         {"outside", "outside", SHEAF_TYPE_F32, 8, 1, 5, 5, 4, 8},
         {"negative", "outside", SHEAF_TYPE_F32, 8, 1, 4, -4, 4, 8},
