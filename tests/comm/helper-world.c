@@ -507,6 +507,8 @@ static int last_work(void) {
     const int status = quit(!sheaf_world_barrier("gate"));
     usleep(leaves_first ? 3200000 : 30000000); /* mpirun ends all when one has ended with 1 */
     printf("ok rank %d, %d\n", leaves_first, status);
+    fflush(stdout);
+    usleep(300000); /* mpirun may lose what a rank wrote just before it ended with 1 */
     return status;
 }
 
