@@ -159,9 +159,9 @@ static enum sheaf_type enlarge(enum sheaf_type type, const struct sheaf__mix *mi
     return model->is_70b && is_v && (type == T(Q3_K) || type == T(Q4_K)) ? T(Q5_K) : type;
 }
 
-/* Parts of names of matrices that stay F32, in any architecture: norms with a row a head, convolutions and what is added
- * to activations, of which ggml's CPU backend takes no other type, and matrices that are small and decide. llama-quantize
- * leaves the same, except for those in the last line. */
+/* Parts of names of matrices that stay F32, in any architecture: norms with a row for each head, convolutions and terms
+ * that are added to activations, all of which ggml's CPU backend takes in F32 alone, and some small matrices.
+ * llama-quantize leaves the same, except for those in the last line. */
 /* clang-format off */
 static const char *const exact_parts[] = {
     "_norm.weight", "ssm_conv1d", "shortconv.conv.", "altup", "laurel", "per_layer_model_proj.", "attn_rel_b.",

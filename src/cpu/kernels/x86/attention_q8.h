@@ -167,9 +167,7 @@ INLINE void digit_keys(int64_t k, const char *x, size_t stride, int V,
     for (int64_t b = 0; b < k / SHEAF__QK; b++, x += sizeof(struct sheaf__block_q8_0)) {
         __m512i t[KEY_VECTORS][8];
         v_f d[KEY_VECTORS];
-        size_t asked = 0; /* rows, if evenly */
-        for (size_t r = 0; r < (size_t)(V * VW) && fetch.times && !KEYS_EVENLY; r++)
-            fetch_lines(fetch, x + r * stride, 1);
+        size_t asked = KEYS_EVENLY ? 0 : fetch_keys(fetch, x, stride, 0, rows); /* rows */
         UNROLL for (int v = 0; v < V; v++) {
             const char *p = x + (size_t)(v * VW) * stride;
             turn_keys(p + offsetof(struct sheaf__block_q8_0, qs), stride, t[v]);

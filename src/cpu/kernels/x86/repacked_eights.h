@@ -1,4 +1,5 @@
-/* A part of eights.h: eight blocks in the order of repacked.c. Tables without it have no type of_six_bits. */
+/* A part of eights.h: eight blocks in the order of repacked.c. Kernels for weights as in files include it, too, and call
+ * nothing of it: for them of_six_bits is false for all types. */
 
 /* Eight halves, one for each block, to the lanes of each. */
 INLINE __m512 halves_of_eight(const char *p) {
