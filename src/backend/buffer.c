@@ -253,16 +253,22 @@ static enum sheaf_status copy_range(const struct sheaf_tensor *src, struct sheaf
     return st ? st : sheaf_backend_tensor_set(dst, staging, offset, size);
 }
 
-enum sheaf_status sheaf_backend_tensor_copy(struct sheaf_tensor *src, struct sheaf_tensor *dst) {
-    if (src == dst) return SHEAF_STATUS_SUCCESS;
+enum sheaf_status sheaf__copy_locate(const struct sheaf_tensor *src, const struct sheaf_tensor *dst,
+                                     sheaf_backend_buffer_t *from, sheaf_backend_buffer_t *to) {
     if (!sheaf_are_same_layout(src, dst)) {
         return sheaf_set_error(SHEAF_STATUS_INVALID, "copy '%s' to '%s': the layouts differ",
                                src->name, dst->name);
     }
+    const size_t size = sheaf_nbytes(src);
+    const enum sheaf_status st = sheaf__tensor_locate(src, "copy tensor", 0, size, 1, 0, from);
+    return st ? st : sheaf__tensor_locate(dst, "copy tensor", 0, size, 1, 0, to);
+}
+
+enum sheaf_status sheaf_backend_tensor_copy(struct sheaf_tensor *src, struct sheaf_tensor *dst) {
+    if (src == dst) return SHEAF_STATUS_SUCCESS;
     const size_t size = sheaf_nbytes(src), element = sheaf_type_size(src->type);
     sheaf_backend_buffer_t from, to;
-    enum sheaf_status st = sheaf__tensor_locate(src, "copy tensor", 0, size, 1, 0, &from);
-    if (!st) st = sheaf__tensor_locate(dst, "copy tensor", 0, size, 1, 0, &to);
+    enum sheaf_status st = sheaf__copy_locate(src, dst, &from, &to);
     if (st || !size) return st;
     const bool from_host = sheaf_backend_buffer_is_host(from);
     const bool to_host = sheaf_backend_buffer_is_host(to);

@@ -14,4 +14,10 @@ enum sheaf_status sheaf__tensor_locate(const struct sheaf_tensor *tensor, const 
                                        size_t offset, size_t size, size_t n_copies, size_t stride,
                                        struct sheaf_backend_buffer **out);
 
+/* The buffers of two allocated tensors, of which one is to be copied to the other, after checking
+ * that their layouts are alike. */
+enum sheaf_status sheaf__copy_locate(const struct sheaf_tensor *src, const struct sheaf_tensor *dst,
+                                     struct sheaf_backend_buffer **from,
+                                     struct sheaf_backend_buffer **to);
+
 #endif

@@ -105,15 +105,9 @@ enum sheaf_status sheaf_backend_tensor_copy_async(sheaf_backend_t backend_src,
                                                   struct sheaf_tensor *src,
                                                   struct sheaf_tensor *dst) {
     if (src == dst) return SHEAF_STATUS_SUCCESS;
-    if (!sheaf_are_same_layout(src, dst)) {
-        return sheaf_set_error(SHEAF_STATUS_INVALID, "copy '%s' to '%s': the layouts differ",
-                               src->name, dst->name);
-    }
-    const size_t size = sheaf_nbytes(src);
-    sheaf_backend_buffer_t b;
-    enum sheaf_status st = sheaf__tensor_locate(src, "copy tensor", 0, size, 1, 0, &b);
-    if (!st) st = sheaf__tensor_locate(dst, "copy tensor", 0, size, 1, 0, &b);
-    if (st || !size) return st;
+    sheaf_backend_buffer_t from, to;
+    enum sheaf_status st = sheaf__copy_locate(src, dst, &from, &to);
+    if (st || sheaf_is_empty(src)) return st;
     bool done = false;
     if (backend_dst->iface->cpy_tensor_async)
         st = backend_dst->iface->cpy_tensor_async(backend_src, backend_dst, src, dst, &done);
