@@ -9,6 +9,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "cpu/device/profile.h"
 #include "cpu/device/team.h"
 #include "sheaf/sheaf.h"
@@ -347,4 +348,59 @@ Test(profile, has_the_time_of_all_ops) {
     cr_expect_eq(sum, calls, "%llu of %llu calls in %d lines", (unsigned long long)sum,
                  (unsigned long long)calls, lines);
     cr_expect(strstr(logged, "\nothers"), "%s", logged);
+}
+
+/* Two graphs; the first node of each takes 20 ms. */
+Test(profile, says_where_the_time_goes) {
+    static const struct {
+        enum sheaf_op op;
+        enum sheaf_type weights;
+    } nodes[] = {{SHEAF_OP_MUL_MAT_ID, SHEAF_TYPE_Q8_0},
+                 {SHEAF_OP_MUL_MAT_ID, SHEAF_TYPE_Q4_0},
+                 {SHEAF_OP_GET_ROWS, SHEAF_TYPE_Q4_0},
+                 {SHEAF_OP_ADD, SHEAF_TYPE_F32}};
+    const char *const names[] = {"MUL_MAT_ID     q8_0 ", "MUL_MAT_ID     q4_0 ",
+                                 "GET_ROWS       q4_0 ", "ADD "};
+    sheaf_log_set(keep_log, NULL);
+    setenv("SHEAF_CPU_PROFILE", "1", 1);
+    sheaf__cpu_profile_free(sheaf__cpu_profile_new("CPU0"));
+    cr_expect_str_empty(logged, "without a graph there is nothing to say");
+    struct sheaf__cpu_profile *p = sheaf__cpu_profile_new("CPU0");
+    uint64_t began = 0, took = 0;
+    for (int graph = 0; graph < 2; graph++) {
+        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL); /* of no node */
+        began = sheaf__time_ns();
+        sheaf__cpu_profile_start(p);
+        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+        for (int i = 0; i < 4; i++) {
+            struct sheaf_tensor weight = {.type = nodes[i].weights};
+            sheaf__cpu_profile_node(p, &(struct sheaf_tensor){.op = nodes[i].op, .src = {&weight}});
+        }
+        took += sheaf__time_ns() - began;
+    }
+    sheaf__cpu_profile_free(p);
+    sheaf_log_set(NULL, NULL);
+    const char *line = strstr(logged, ": ");
+    double all, before = 1e9, sum = 0.0, shares = 0.0;
+    unsigned graphs;
+    cr_assert(line && sscanf(line, ": %u graphs, %lf ms", &graphs, &all) == 2, "%s", logged);
+    cr_expect_eq(graphs, 2);
+    cr_expect(all > 39.9 && all <= 1e-6 * (double)took + 0.1, "%s", logged);
+    for (int i = 0; i < 4; i++) cr_expect(strstr(logged, names[i]), "%s in %s", names[i], logged);
+    line = strchr(logged, '\n');
+    for (int i = 0; i < 4; i++) {
+        unsigned calls;
+        double ms, us, share;
+        line = strchr(line + 1, '\n');
+        cr_assert(line && sscanf(line + 23, "%u %lf %lf %lf", &calls, &ms, &us, &share) == 4, "%s",
+                  logged);
+        cr_expect_eq(calls, 2);
+        cr_expect_leq(ms, before, "the longest first: %s", logged);
+        cr_expect_float_eq(us, 500.0 * ms, 2.6, "of two calls: %s", logged);
+        before = ms;
+        sum += ms;
+        shares += share;
+    }
+    cr_expect_float_eq(sum, all, 0.1, "%s", logged);
+    cr_expect_float_eq(shares, 100.0, 0.3, "%s", logged);
 }
