@@ -111,13 +111,8 @@ static enum sheaf_status as_written(struct meta_member *me, const struct sheaf_t
     return may_differ ? me->as_written(t) : SHEAF_STATUS_SUCCESS;
 }
 
-static enum sheaf_status both_as_written(struct meta_member *me, const struct meta_instr *instr) {
-    const enum sheaf_status st = as_written(me, instr->in);
-    return st ? st : as_written(me, instr->out);
-}
-
 static enum sheaf_status run_collective(struct meta_member *me, struct meta_instr *instr) {
-    const enum sheaf_status st = both_as_written(me, instr);
+    const enum sheaf_status st = as_written(me, instr->in); /* it writes results alone */
     if (st) return st;
     instr->ticket = 0;
     if (instr->started && !me->backend->check) /* check mode looks at the result at once */
@@ -135,7 +130,8 @@ static enum sheaf_status run_zero(struct meta_member *me, const struct meta_inst
 /* Another device would have it in its queue: here the host waits for the value. */
 static enum sheaf_status run_copy(struct meta_member *me, const struct meta_instr *instr) {
     void *in = NULL, *out = NULL;
-    enum sheaf_status st = both_as_written(me, instr);
+    enum sheaf_status st = as_written(me, instr->in);
+    if (!st) st = as_written(me, instr->out);
     if (!st) st = host_copy(me, instr->in, &me->in, &in);
     if (!st) st = host_target(me, instr->out, &out);
     return st ? st : sheaf__meta_copy(me, instr, in, out);
