@@ -117,6 +117,17 @@ Test(buffer, a_new_buffer_is_cleared_without_being_touched) {
     cr_assert(mincore(p, 1, &in) && errno == ENOMEM, "its memory is given back");
 }
 
+/* From the heap or mapped. */
+Test(buffer, memory_begins_at_a_line_of_the_cache) {
+    sheaf_backend_buffer_t buffers[8];
+    for (size_t i = 0; i < 8; i++) {
+        OK(sheaf_backend_buft_alloc_buffer(sheaf_backend_dev_buffer_type(cpu()),
+                                           i < 7 ? 16 * i : 1 << 20, &buffers[i]));
+        cr_expect_eq((uintptr_t)sheaf_backend_buffer_get_base(buffers[i]) % 64, 0, "buffer %zu", i);
+    }
+    for (size_t i = 0; i < 8; i++) sheaf_backend_buffer_free(buffers[i]);
+}
+
 /* ---- memory of the caller's ---- */
 
 Test(buffer, around_memory_of_the_caller) {
