@@ -390,6 +390,9 @@ Test(meta, uploads_of_inputs_are_waited_for) {
     struct scenario_result result;
     cr_assert(scenario_graph(&g, &r.model, 1));
     cr_assert(scenario_compute(&g, r.backend, r.galloc, 1, &result));
+    for (size_t i = 0; i < 3; i++)
+        cr_expect_eq(sheaf_backend_meta_get_slice(g.x, i)->buffer->usage,
+                     SHEAF_BACKEND_BUFFER_USAGE_COMPUTE);
     void *data = calloc(1, sheaf_nbytes(g.x));
     const struct sheaf_tensor_write input = {g.x, data};
     cr_assert_eq(sheaf_backend_tensors_set(r.backend, &input, 1), SHEAF_STATUS_SUCCESS);
