@@ -382,6 +382,12 @@ static enum sheaf_status count_wait(sheaf_backend_t backend) {
     return SHEAF_STATUS_SUCCESS;
 }
 
+static struct sheaf_backend_meta_stats stats_of(sheaf_backend_t backend) {
+    struct sheaf_backend_meta_stats stats = {.size = sizeof stats};
+    cr_assert_eq(sheaf_backend_meta_get_stats(backend, &stats), SHEAF_STATUS_SUCCESS);
+    return stats;
+}
+
 /* Members may queue them; a run leaves nothing in their queues. */
 Test(meta, uploads_of_inputs_are_waited_for) {
     struct rig r;
@@ -410,6 +416,10 @@ Test(meta, uploads_of_inputs_are_waited_for) {
         cr_assert_eq(n_waits, 3, "%d", n_waits); /* not again */
     }
     for (size_t i = 0; i < 3; i++) sheaf_backend_meta_member_backend(r.backend, i)->iface = own[i];
+    cr_expect_geq(stats_of(r.backend).input_bytes, 3 * sheaf_nbytes(g.x));
+    sheaf_gallocr_free(r.galloc);
+    r.galloc = NULL;
+    cr_expect_eq(stats_of(r.backend).input_bytes, 0);
     free(data);
     sheaf_free(g.ctx);
     rig_down(&r);
@@ -443,17 +453,24 @@ static enum sheaf_status add_two(struct rig *r, size_t offset) {
     struct sheaf_tensor *y = sheaf_add(ctx, a, b);
     struct sheaf_cgraph *graph = sheaf_new_graph_custom(ctx, 8);
     sheaf_backend_buffer_t buffer;
+    const size_t before = stats_of(r->backend).static_bytes;
     cr_assert_eq(sheaf_backend_buft_alloc_buffer(sheaf_backend_get_default_buffer_type(r->backend),
                                                  256, &buffer),
                  SHEAF_STATUS_SUCCESS);
     char *base = sheaf_backend_buffer_get_base(buffer);
     cr_assert_eq(sheaf_backend_tensor_alloc(buffer, b, base + offset), SHEAF_STATUS_SUCCESS);
     cr_assert_eq(sheaf_backend_tensor_alloc(buffer, a, base), SHEAF_STATUS_SUCCESS);
+    size_t bytes = 0;
+    for (size_t i = 0; sheaf_backend_meta_get_slice(a, i); i++)
+        bytes += sheaf_nbytes(sheaf_backend_meta_get_slice(a, i)) +
+                 sheaf_nbytes(sheaf_backend_meta_get_slice(b, i));
+    cr_expect_eq(stats_of(r->backend).static_bytes, before + bytes);
     cr_expect(sheaf_backend_meta_get_slice(a, 0)->flags & SHEAF__TENSOR_PRIVATE);
     cr_assert_eq(sheaf_build_forward_expand(graph, y), SHEAF_STATUS_SUCCESS);
     cr_assert_eq(sheaf_gallocr_alloc_graph(r->galloc, graph), SHEAF_STATUS_SUCCESS);
     const enum sheaf_status st = sheaf_backend_graph_compute(r->backend, graph);
     sheaf_backend_buffer_free(buffer);
+    cr_expect_eq(stats_of(r->backend).static_bytes, before);
     sheaf_free(ctx);
     return st;
 }
