@@ -684,7 +684,7 @@ static void gather_what_lies_otherwise(bool view) {
     cr_assert_eq(sheaf_backend_meta_device(members, 2, halves_of_k, NULL, NULL, &meta),
                  SHEAF_STATUS_SUCCESS);
     cr_assert_eq(sheaf_backend_dev_init(meta, NULL, &backend), SHEAF_STATUS_SUCCESS);
-    struct sheaf_tensor *w = weight_in(backend, ctx[1], &buffer[1]);
+    struct sheaf_tensor *w = sheaf_set_name(weight_in(backend, ctx[1], &buffer[1]), "weight");
     const struct sheaf_tensor *slice = sheaf_backend_meta_get_slice(w, 0);
     cr_expect(slice->flags & SHEAF__TENSOR_PRIVATE, "the device may keep it in another order");
     for (size_t i = 0; i < 2; i++)
@@ -692,9 +692,15 @@ static void gather_what_lies_otherwise(bool view) {
                          sheaf_backend_meta_get_slice(w, i), part);
     if (sheaf_backend_buffer_is_host(slice->buffer))
         cr_skip("the kernels for this CPU leave weights as they were written");
-    multiply_by_ones(backend, view ? sheaf_view_2d(ctx[1], w, LONG, FEW, w->nb[1], 0) : w, got);
+    struct sheaf_tensor *shown = view ? sheaf_view_2d(ctx[1], w, LONG, FEW, w->nb[1], 0) : w;
+    if (view) sheaf_set_name(shown, "");
+    multiply_by_ones(backend, shown, got);
     for (int i = 0; i < FEW; i++) cr_expect_eq(got[i], want[i], "row %d", i);
     cr_expect(sheaf_backend_buffer_is_host(slice->buffer));
+    const struct meta_part *steps = sheaf__meta_backend_of(backend)->program->parts;
+    for (int i = 0; i < steps->n_instrs; i++) /* a view without a name has that of what it shows */
+        if (steps->instrs[i].kind == INSTR_COLLECTIVE)
+            cr_expect_str_eq(steps->instrs[i].call.what.tensor, "weight");
     for (int i = 0; i < 2; i++) sheaf_backend_buffer_free(buffer[i]), sheaf_free(ctx[i]);
     sheaf_backend_free(cpu);
     sheaf_backend_free(backend);
