@@ -1,5 +1,6 @@
 /* Every public header stands alone: it compiles as the only include of a file, as C11 and as C++,
- * without a warning. That is what programs in other languages and their generators rely on. */
+ * without a warning. That is what programs in other languages and their generators rely on. And the
+ * header that stands for Criterion's under ThreadSanitizer has all that the suites use. */
 #include <criterion/criterion.h>
 #include <dirent.h>
 #include <stdio.h>
@@ -56,4 +57,16 @@ Test(headers, sheaf_h_includes_every_other) {
                              10, out, sizeof out),
                  0);
     cr_assert_str_eq(out, "", "sheaf.h and model.h lack: %s", out);
+}
+
+Test(headers, the_runner_for_tsan_has_every_macro) {
+    char out[8192];
+    cr_assert_eq(
+        run_command("cd '" SHEAF_SOURCE_DIR "/tests' && "
+                    "for m in $(grep -rhoE '\\bcr_[a-z_]+' --include='*.[ch]' "
+                    "--exclude-dir=sanitizers . | sort -u); do "
+                    "grep -q \"#define $m(\" sanitizers/criterion/criterion.h || echo $m; done",
+                    10, out, sizeof out),
+        0);
+    cr_assert_str_eq(out, "", "sanitizers/criterion/criterion.h lacks: %s", out);
 }

@@ -76,6 +76,8 @@ __attribute__((format(printf, 6, 7))) static inline void tsan_check(bool fatal, 
 #define cr_assert_str_not_empty(a, ...) TSAN_CHECK(true, *(a), #a " is not empty", __VA_ARGS__)
 #define cr_assert_arr_eq(a, b, n, ...)                                                             \
     TSAN_CHECK(true, !memcmp(a, b, n), #a " equals " #b, __VA_ARGS__)
+#define cr_assert_arr_neq(a, b, n, ...)                                                            \
+    TSAN_CHECK(true, memcmp(a, b, n), #a " differs from " #b, __VA_ARGS__)
 #define cr_assert_float_eq(a, b, e, ...)                                                           \
     TSAN_CHECK(true, TSAN_NEAR(a, b, e), #a " is near " #b, __VA_ARGS__)
 
@@ -98,6 +100,12 @@ __attribute__((format(printf, 6, 7))) static inline void tsan_check(bool fatal, 
     TSAN_CHECK(false, !memcmp(a, b, n), #a " equals " #b, __VA_ARGS__)
 #define cr_expect_float_eq(a, b, e, ...)                                                           \
     TSAN_CHECK(false, TSAN_NEAR(a, b, e), #a " is near " #b, __VA_ARGS__)
+
+#define cr_log_error(...)                                                                          \
+    do {                                                                                           \
+        fprintf(stderr, "[----] " __VA_ARGS__);                                                    \
+        fprintf(stderr, "\n");                                                                     \
+    } while (0)
 
 enum { TSAN_SKIPPED = 77 };
 #define cr_skip(...) cr_skip_test(__VA_ARGS__)
