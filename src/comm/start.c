@@ -120,6 +120,13 @@ static void warn_of_few_descriptors(void) {
               job.rank, (unsigned long long)limit.rlim_cur, OWN + job.size);
 }
 
+/* Errors that belong to no communicator go to the handler of MPI_COMM_WORLD (MPI 3) or of MPI_COMM_SELF (MPI 4), and for
+ * MPICH those of a test of several requests are such errors. */
+static void return_errors(void) {
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
+}
+
 static enum sheaf_status start_mpi(const void *mpi_comm, bool initialized) {
     struct sheaf__world *w = sheaf__world();
     int level = 0, main_thread = 1, code;
@@ -136,6 +143,7 @@ static enum sheaf_status start_mpi(const void *mpi_comm, bool initialized) {
     if (code != MPI_SUCCESS)
         return sheaf_set_error(SHEAF_STATUS_FAILED, "start: MPI_Init_thread failed (code %d)",
                                code);
+    if (!initialized) return_errors(); /* a host program's handlers are its own */
     w->ends_mpi = !initialized;
     w->one_thread = level < MPI_THREAD_SERIALIZED;
     if (w->one_thread && !main_thread)
