@@ -78,11 +78,10 @@ Test(host, lives_on_after_a_failed_job, .timeout = 240) {
 /* mpiexec of MPICH kills all ranks when it sees one die: a shell hides the death from it. */
 Test(host, lives_on_after_a_death, .timeout = 60) {
     char cmd[512];
-    const bool mpich = strncmp(sheaf_world_mpi(), "MPICH", 5) == 0;
     snprintf(cmd, sizeof cmd,
              "mpirun --allow-run-as-root --oversubscribe --enable-recovery -np 2 %s"
              "'" SHEAF_BUILD_DIR "/bin/helper-host' killed",
-             mpich ? "sh -c '\"$@\"; exit 0' sh " : "");
+             run_by_mpich() ? "sh -c '\"$@\"; exit 0' sh " : "");
     const int rc = run_command(cmd, 40, out, sizeof out);
     (void)rc; /* of mpirun's own making */
     cr_assert_not_null(strstr(out, "ok rank 0 lives, 1 heard 0: rank 1 ("), "%s", out);

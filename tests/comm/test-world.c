@@ -332,7 +332,8 @@ Test(world_ranks, know_ranks_on_their_cpus, .timeout = 120) {
     cr_assert_eq(run_command(cmd, 60, out, sizeof out), 0, "%s", out);
     cr_expect_str_eq(out, "ok rank 0, crowded 0 0 1\n", "without mpirun: %s", out);
 }
-/* A limit of open files ends a start in many ways, most of them Open MPI's own; sheaf names the limit before. */
+/* A limit of open files ends a start in many ways, most of them MPI's own, and MPICH's may not end;
+ * sheaf names the limit before. */
 Test(world_ranks, name_a_low_limit_of_open_files, .timeout = 300) {
     static const struct {
         int limit;
@@ -345,8 +346,9 @@ Test(world_ranks, name_a_low_limit_of_open_files, .timeout = 300) {
                  "exec mpirun --allow-run-as-root --oversubscribe -np 2 sh -c 'ulimit -n %d; exec "
                  "%s/bin/helper-world bindings'",
                  cases[i].limit, SHEAF_BUILD_DIR);
-        const int rc = run_command(cmd, 60, out, sizeof out);
-        cr_expect(rc >= 0 && (rc == 0 || !cases[i].starts), "limit %d: status %d\n%s",
+        const bool may_hang = run_by_mpich() && !cases[i].starts;
+        const int rc = run_command(cmd, may_hang ? 10 : 60, out, sizeof out);
+        cr_expect(may_hang || (rc >= 0 && (rc == 0 || !cases[i].starts)), "limit %d: status %d\n%s",
                   cases[i].limit, rc, out);
         cr_expect_eq(strstr(out, "ulimit -n") != NULL, cases[i].warns, "limit %d\n%s",
                      cases[i].limit, out);
@@ -361,9 +363,8 @@ Test(world_ranks, name_the_limit_that_closes_shared_memory, .timeout = 60) {
 }
 /* On one host it need not look for one; what the user says comes first. */
 Test(world_ranks, tell_open_mpi_its_transport, .timeout = 120) {
-    const bool open_mpi = strncmp(sheaf_world_mpi(), "MPICH", 5) != 0;
     expect_ok(NULL, 2, "transport");
-    cr_assert_eq(count(open_mpi ? "pml ob1" : "pml unset"), 2, "%s", out);
+    cr_assert_eq(count(run_by_mpich() ? "pml unset" : "pml ob1"), 2, "%s", out);
     expect_ok("OMPI_MCA_pml=^ucx", 2, "transport");
     cr_assert_eq(count("pml ^ucx"), 2, "%s", out);
 }
@@ -381,10 +382,9 @@ Test(world_ranks, leave_the_transport_between_hosts_to_open_mpi, .timeout = 120)
 }
 /* Of Open MPI: its progress thread outlives them in MPI_Finalize, and may call them. */
 Test(world_ranks, keep_components_to_the_end, .timeout = 120) {
-    const bool open_mpi = strncmp(sheaf_world_mpi(), "MPICH", 5) != 0;
     expect_ok(NULL, 2, "components");
     cr_assert_eq(count("WRONG"), 0, "%s", out);
-    cr_assert_eq(count(", component"), open_mpi ? 2 : 0, "%s", out);
+    cr_assert_eq(count(", component"), run_by_mpich() ? 0 : 2, "%s", out);
 }
 /* PMIx waits 2 s for it, and then the launcher takes the rank for lost. */
 Test(world_ranks, end_behind_a_launcher_that_is_away, .timeout = 120) {
@@ -574,7 +574,7 @@ Test(world_ranks, let_one_in_its_start_live, .timeout = 120) {
     const int rc = run_mpirun(3, NULL, 60, out, sizeof out, "helper-world late");
     cr_expect(run_returns(rc, 1), "status %d\n%s", rc, out);
     cr_expect_eq(count("error: rank 1 gives up"), 1, "%s", out);
-    cr_expect_eq(count("signal 9"), 0, "%s", out);
+    cr_expect(run_by_mpich() || count("signal 9") == 0, "%s", out); /* mpiexec kills the others */
 }
 
 /* Nor is one silent that is slow in its start, also for ranks of other hosts. */

@@ -616,8 +616,7 @@ Test(ggml_plugin, a_stopped_group_ends_an_idle_program) {
 Test(ggml_plugin, a_program_gets_a_signal_once) {
     static const char *const whom[] = {
         "$m", "$m", "$m", "$(for p in $(pgrep -P $m); do pgrep -P $p >&2 && echo $p; done)"};
-    const bool open_mpi = strncmp(sheaf_world_mpi(), "MPICH", 5) != 0;
-    for (size_t i = open_mpi ? 0 : 3; i < 4; i++) {
+    for (size_t i = run_by_mpich() ? 3 : 0; i < 4; i++) {
         char cmd[4096];
         snprintf(cmd, sizeof cmd,
                  "f=$(mktemp)\n"

@@ -117,11 +117,14 @@ run_mpirun(int np, const char *env, int timeout_s, char *out, size_t cap, const 
     return run_command(cmd, timeout_s, out, cap);
 }
 
+static inline bool run_by_mpich(void) { return strncmp(sheaf_world_mpi(), "MPICH", 5) == 0; }
+
 /* Is rc what the launcher returns for a job of which a rank has failed with status `own` (128 + the
- * signal that ended it)? Open MPI's mpirun returns that status. MPICH's mpiexec ends the other ranks
- * and returns the statuses of all together, one number or-ed with the next, a signal as its number. */
+ * signal that ended it; 0: none has failed)? Open MPI's mpirun returns that status. MPICH's mpiexec
+ * ends the other ranks and returns the statuses of all together, one number or-ed with the next, a
+ * signal as its number. */
 static inline bool run_returns(int rc, int own) {
-    return strncmp(sheaf_world_mpi(), "MPICH", 5) != 0 ? rc == own : rc > 0;
+    return own && run_by_mpich() ? rc > 0 : rc == own;
 }
 
 /* Copies the line of a program's output that begins where `head` does; false if there is none. */

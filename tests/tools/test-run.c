@@ -871,7 +871,8 @@ Test(run, interrupts_end_all_ranks) {
              "--mca odls_base_sigkill_timeout 3 "
              "-np 2 env SHEAF_CPU_THREADS=1 '%s'/bin/sheaf-run %s >/dev/null",
              SHEAF_BUILD_DIR, args);
-    cr_assert_gt(run_command(cmd, 60, out, OUT), 0, "%s", out);
+    const int rc = run_command(cmd, 60, out, OUT); /* by chance mpiexec of MPICH returns 0 */
+    cr_assert(run_by_mpich() ? rc >= 0 : rc > 0, "status %d\n%s", rc, out);
     /* One signal (--foreground): at a second one mpirun kills its ranks at once. It ends them without serving
      * MPI_Finalize; that is no failure. */
     cr_assert_not(strstr(out, "has died"), "%s", out);
