@@ -19,6 +19,17 @@ static inline size_t sheaf__align_up(size_t n, size_t a) { return (n + a - 1) / 
 
 static inline size_t sheaf__min_size(size_t a, size_t b) { return a < b ? a : b; }
 
+/* GiB for messages with two decimals: what is needed is rounded up and what is free down, so a need that is greater
+ * reads as greater. */
+static inline double sheaf__gib_needed(size_t bytes) {
+    const size_t gib = (size_t)1 << 30;
+    return (double)(bytes / gib) + (double)((bytes % gib * 100 + gib - 1) / gib) / 100;
+}
+static inline double sheaf__gib_free(size_t bytes) {
+    const size_t gib = (size_t)1 << 30;
+    return (double)(bytes / gib) + (double)(bytes % gib * 100 / gib) / 100;
+}
+
 /* Greatest common divisor of two numbers >= 0; gcd(0, n) = n. */
 static inline int64_t sheaf__gcd(int64_t a, int64_t b) {
     while (b) {

@@ -371,3 +371,19 @@ Test(file, tells_at_its_end_that_a_write_was_lost) {
     errno = EAGAIN;
     cr_expect_eq(sheaf__close_written(f), 0, "an errno of something else");
 }
+
+/* With two decimals, as messages print them. */
+Test(arith, a_need_that_is_greater_reads_as_greater) {
+    const size_t gib = (size_t)1 << 30,
+                 sizes[] = {0, 1, gib / 100 * 28, gib / 4, gib - 1, gib, 70 * gib + gib / 3};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        char needed[32], available[32];
+        snprintf(needed, sizeof needed, "%.2f", sheaf__gib_needed(sizes[i] + 1));
+        snprintf(available, sizeof available, "%.2f", sheaf__gib_free(sizes[i]));
+        cr_expect_gt(strtod(needed, NULL), strtod(available, NULL), "%s, %s", needed, available);
+        cr_expect_lt(strtod(needed, NULL) - (double)sizes[i] / (double)gib, 0.0101, "%s", needed);
+        cr_expect_lt((double)sizes[i] / (double)gib - strtod(available, NULL), 0.0101, "%s",
+                     available);
+    }
+    cr_expect(sheaf__gib_needed(3 * gib / 4) == 0.75 && sheaf__gib_free(3 * gib / 4) == 0.75);
+}

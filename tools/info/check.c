@@ -183,9 +183,11 @@ static void compare(const struct facts *all, const char *path, const sheaf_backe
         if (fabs(f->clock - zero->clock) > MAX_CLOCK_S)
             problem(r, "its clock differs by %.1f s from host %s: logs will not fit together",
                     f->clock - zero->clock, sheaf_world_host_name(0));
-        if ((double)avail * sheaf_world_size() / ranks < 1.1 * (double)model_bytes)
-            problem(r, "%.0f MiB free are less than its even share of the model (%.0f MiB)",
-                    (double)avail / mib, (double)model_bytes / mib * ranks / sheaf_world_size());
+        const double wanted = 1.1 * (double)model_bytes * ranks / sheaf_world_size();
+        if ((double)avail < wanted)
+            problem(
+                r, "%.0f MiB free are less than its even share of the model and a tenth (%.0f MiB)",
+                floor((double)avail / mib), ceil(wanted / mib));
     }
     for (int r = 0; r < sheaf_world_size(); r++) {
         const struct facts *f = &all[r], *zero = &all[0];

@@ -10,6 +10,7 @@
 #include "sheaf/settings.h"
 #include "sheaf/world.h"
 
+#include "base/arith.h"
 #include "base/settings.h"
 #include "base/shares.h"
 #include "model/arch/tag.h"
@@ -200,7 +201,6 @@ static enum sheaf_status check_memory(const struct sheaf__session *s, enum sheaf
         size_t total;
         sheaf__host_room(devices, n_devices, host, &frees[host], &total);
     }
-    const double gib = 1024.0 * 1024 * 1024;
     for (int j = 0; !status && j < s->n_members; j++) {
         int host = sheaf_world_host_index(sheaf_world_device_rank(s->members[j]));
         size_t need = bytes[j], free_bytes = 0, total = 0;
@@ -212,8 +212,8 @@ static enum sheaf_status check_memory(const struct sheaf__session *s, enum sheaf
                                      "%s: the share of %s needs %.2f GiB, but it has %.2f GiB free:"
                                      " use more devices or give it less with --split",
                                      sheaf_gguf_path(s->model->gguf),
-                                     sheaf_model_device_name(s->members[j]), (double)need / gib,
-                                     (double)free_bytes / gib);
+                                     sheaf_model_device_name(s->members[j]),
+                                     sheaf__gib_needed(need), sheaf__gib_free(free_bytes));
         }
     }
     for (int j = 0; !status && j < s->n_members; j++) {
@@ -224,8 +224,8 @@ static enum sheaf_status check_memory(const struct sheaf__session *s, enum sheaf
                                 "%s: weights and K/V cache need %.2f GiB on host %s, which has "
                                 "%.2f GiB free: use more hosts, a smaller model or a smaller "
                                 "--ctx",
-                                sheaf_gguf_path(s->model->gguf), (double)needs[host] / gib,
-                                sheaf_world_host_name(rank), (double)frees[host] / gib);
+                                sheaf_gguf_path(s->model->gguf), sheaf__gib_needed(needs[host]),
+                                sheaf_world_host_name(rank), sheaf__gib_free(frees[host]));
     }
     free(needs);
     free(frees);
