@@ -2,12 +2,9 @@
 """Breaks what is around a job, where drill.py breaks its ranks: signals to each part of it, disks and memory that are
 full, a rank that is slow, very many ranks, starts and tokens.
 
-    tests/system/drill_wide.py BUILD_DIR [--full] [--only REGEX] [--table] [--cycles N] [--tokens N]
-
 Prints a line a case. A case is wrong if the job hangs, ends with the wrong status, says nothing or says something twice,
-or leaves a process or a file. Without --full a choice that takes less than half a minute; --cycles and --tokens say how
-many starts and tokens the cases `starts` and `tokens` have. Exit status 0 if all were right."""
-import os, re, shutil, signal, subprocess, sys, tempfile, time
+or leaves a process or a file. Without --full a choice that takes less than half a minute. Exit status 0 if all were right."""
+import argparse, os, re, shutil, signal, subprocess, sys, tempfile, time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 MODEL = os.path.join(ROOT, "models/kjv-q8_0.gguf")
@@ -503,22 +500,17 @@ def tokens():
         1000 * rounds, seconds, early, late, a_token)
 
 
-def option(name, default):
-    return int(sys.argv[sys.argv.index(name) + 1]) if name in sys.argv else default
-
-
-def main():
-    only = sys.argv[sys.argv.index("--only") + 1] if "--only" in sys.argv else None
-    chosen = full if only or "--full" in sys.argv else quick
+def main(args):
+    chosen = full if args.only or args.full else quick
     bad, start, rows = 0, time.monotonic(), []
     for name, run in chosen.items():
-        if only and not re.search(only, name):
+        if args.only and not re.search(args.only, name):
             continue
         wrong, said = run()
         rows.append((name, said))
         bad += bool(wrong)
         print("%-26s %s%s" % (name, "WRONG: " + "; ".join(wrong) + ": " if wrong else "", said), flush=True)
-    if "--table" in sys.argv:
+    if args.table:
         print("| case | result |\n|---|---|")
         for name, said in rows:
             print("| %s | %s |" % (name.replace("_", " "), said))
@@ -526,8 +518,18 @@ def main():
     return 1 if bad or not rows else 0
 
 
+def arguments():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("build", metavar="BUILD_DIR", type=os.path.abspath)
+    p.add_argument("--full", action="store_true", help="all cases")
+    p.add_argument("--only", metavar="REGEX", help="those of all cases whose name matches")
+    p.add_argument("--table", action="store_true", help="at the end a table for docs/drill.md")
+    p.add_argument("--cycles", metavar="N", type=int, default=20, help="starts of the case `starts`")
+    p.add_argument("--tokens", metavar="N", type=int, default=20000, help="tokens of the case `tokens`")
+    return p.parse_args()
+
+
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        sys.exit(__doc__)
-    BUILD, CYCLES, TOKENS = os.path.abspath(sys.argv[1]), option("--cycles", 20), option("--tokens", 20000)
-    sys.exit(main())
+    args = arguments()
+    BUILD, CYCLES, TOKENS = args.build, args.cycles, args.tokens
+    sys.exit(main(args))
