@@ -75,33 +75,38 @@ static bool find_functions(struct sheaf__cuda_blas *b) {
 }
 
 /* Products of prompts are some ten times slower without it, so its absence is said, once. */
-static void report_absence(const char *device, const char *why) {
+static void report_absence(const char *device, const char *why, const char *remedy) {
     static bool reported;
     if (__atomic_exchange_n(&reported, true, __ATOMIC_RELAXED)) return;
     sheaf_log(
         SHEAF_LOG_WARN,
         "%s: %s cannot be used (%s): products of long prompts take kernels without tensor cores, "
-        "which are many times slower; install cuBLAS or add its folder to LD_LIBRARY_PATH",
-        device, SHEAF_CUDA_BLAS_NAME, why);
+        "which are many times slower; %s",
+        device, SHEAF_CUDA_BLAS_NAME, why, remedy);
 }
 
 void sheaf__cuda_blas_new(const struct sheaf__cuda_device *device, struct sheaf__cuda_blas **out) {
     struct sheaf__cuda_blas *b = (struct sheaf__cuda_blas *)calloc(1, sizeof *b);
-    const char *why = "it does not start";
+    const char *why = "the library is not found";
+    const char *remedy = "install cuBLAS or add its folder to LD_LIBRARY_PATH";
     *out = NULL;
     if (!b) return;
     b->library = open_library();
-    if (!b->library)
-        why = "the library is not found";
-    else if (!find_functions(b))
+    if (b->library && !find_functions(b)) {
         why = "the library lacks a function";
-    else if (b->cublasLtCreate_(&b->handle) == CUBLAS_STATUS_SUCCESS &&
-             cudaMalloc(&b->workspace, WORKSPACE) == cudaSuccess) {
+        remedy = "put a newer cuBLAS first in LD_LIBRARY_PATH";
+    } else if (b->library && b->cublasLtCreate_(&b->handle) != CUBLAS_STATUS_SUCCESS) {
+        why = "it does not start";
+        remedy = "take the cuBLAS of a CUDA version that the driver supports (nvidia-smi prints it)";
+    } else if (b->library && cudaMalloc(&b->workspace, WORKSPACE) != cudaSuccess) {
+        why = "the GPU has no 32 MiB free for its workspace";
+        remedy = "end other programs on this GPU or put less on it";
+    } else if (b->library) {
         *out = b;
         return;
     }
     cudaGetLastError(); /* a failed allocation is no error of the next launch */
-    report_absence(device->name, why);
+    report_absence(device->name, why, remedy);
     sheaf__cuda_blas_free(b);
 }
 

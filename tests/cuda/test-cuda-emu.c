@@ -53,7 +53,14 @@ Test(cuda_emu, op_table_without_cublaslt, .timeout = DEADLINE) {
     const char *line = strstr(out, " runs: 0 wrong, 0 refused, ");
     while (line && line > out && line[-1] != ',') line--;
     cr_assert(line && sscanf(line, "%u", &runs) == 1 && runs > 200, "%s", out);
-    cr_assert(strstr(out, "(it does not start)") && strstr(out, "install cuBLAS"), "%s", out);
+    cr_assert(strstr(out, "(it does not start)") && strstr(out, "the driver supports"), "%s", out);
+}
+
+Test(cuda_emu, cublaslt_without_memory, .timeout = DEADLINE) {
+    static char out[CAP];
+    cr_assert_eq(ops(ENV "SHEAF_TEST_CUDA_EMU=fail=cudaMalloc:1", "test -b CUDA0 -o ADD", out), 0,
+                 "%s", out);
+    cr_assert(strstr(out, "no 32 MiB free") && !strstr(out, "install cuBLAS"), "%s", out);
 }
 
 Test(cuda_emu, spoiled_results_fail, .timeout = DEADLINE) {
