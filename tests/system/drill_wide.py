@@ -150,15 +150,15 @@ def signalled(number, target):
 
 
 def add_signals():
-    for name in ("INT", "TERM", "HUP"):
-        for target in (0, 1, "group", "mpirun"):
+    for name in ("INT", "TERM", "HUP", "KILL"):
+        for target in (0, 1, "group", "mpirun") if name != "KILL" else ("mpirun",):
             number = getattr(signal, "SIG" + name)
             label = "%s to %s" % (name, "rank %d" % target if isinstance(target, int) else target)
 
             def run(number=number, target=target):
                 return signalled(number, target)
             full[label] = run
-            if (name, target) in (("INT", "mpirun"), ("TERM", 1), ("HUP", 0)):
+            if (name, target) in (("INT", "mpirun"), ("TERM", 1), ("HUP", 0), ("KILL", "mpirun")):
                 quick[label] = run
 
 

@@ -27,8 +27,8 @@ static void leaks_are_theirs(void) {}
 static void leaks_are_ours(void) {}
 #endif
 
-/* Of the PMIx standard, 2.0 to 5.0. */
-enum { PMIX_SUCCESS = 0, PMIX_UINT32 = 14 };
+/* Of the PMIx standard, 2.0 to 5.0; the code of a lost server is another one since 4.0. */
+enum { PMIX_SUCCESS = 0, PMIX_UINT32 = 14, PMIX_LOST_SERVER = -101, PMIX_LOST_CONNECTION = -61 };
 struct pmix_value {
     uint16_t type;
     union {
@@ -56,6 +56,13 @@ typedef int abort_fn(int status, const char *text, void *procs, size_t n_procs);
 typedef int publish_fn(const struct pmix_info *info, size_t n);
 typedef int lookup_fn(struct pmix_pdata *data, size_t n, const struct pmix_info *info,
                       size_t n_info);
+typedef void handled_fn(int status, struct pmix_info *results, size_t n, void (*done)(int, void *),
+                        void *done_data, void *data);
+typedef void handler_fn(size_t id, int code, const struct pmix_proc *source, struct pmix_info *info,
+                        size_t n_info, struct pmix_info *results, size_t n_results,
+                        handled_fn *handled, void *data);
+typedef int register_fn(int *codes, size_t n_codes, struct pmix_info *info, size_t n_info,
+                        handler_fn *handler, void (*registered)(int, size_t, void *), void *data);
 
 /* Keys; the job's name follows. */
 static const char CLAIM[] = "sheaf.claim", TOLD[] = "sheaf.told";
@@ -192,4 +199,33 @@ void sheaf__launcher_await(uint64_t limit_ns) {
         pthread_join(thread, NULL);
     else
         pthread_detach(thread);
+}
+
+/* ---- is it gone? ---- */
+
+static void (*lost)(void);
+
+static void on_lost(size_t id, int code, const struct pmix_proc *source, struct pmix_info *info,
+                    size_t n_info, struct pmix_info *results, size_t n_results, handled_fn *handled,
+                    void *data) {
+    (void)id, (void)code, (void)source, (void)info, (void)n_info, (void)results, (void)n_results;
+    lost();
+    if (handled) handled(PMIX_SUCCESS, NULL, 0, NULL, NULL, data);
+}
+
+static void on_registered(int status, size_t id, void *data) {
+    (void)status, (void)id, (void)data; /* without it names are left, no more */
+}
+
+void sheaf__launcher_expect_loss(void (*on_loss)(void)) {
+    static int codes[] = {PMIX_LOST_CONNECTION, PMIX_LOST_SERVER};
+    register_fn *register_handler = NULL;
+    Dl_info here;
+    if (lost || !getenv("PMIX_RANK") || !find(&register_handler, "PMIx_Register_event_handler"))
+        return;
+    /* PMIx calls it as long as the process lives, so this library stays, too; a program that it is a part of stays
+     * anyway */
+    if (dladdr(codes, &here)) (void)dlopen(here.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+    lost = on_loss;
+    register_handler(codes, sizeof codes / sizeof *codes, NULL, 0, on_lost, on_registered, NULL);
 }

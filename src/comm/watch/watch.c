@@ -152,6 +152,7 @@ enum sheaf_status sheaf__watch_start(void) {
 }
 
 enum sheaf_status sheaf__watch_connect(void) {
+    sheaf__launcher_expect_loss(sheaf__launcher_remove_names);
     const enum sheaf_status st = sheaf__links_start();
     if (st) return st;
     atomic_store(&sheaf__guard.watching, true);

@@ -42,6 +42,9 @@ bool sheaf__launcher_publishes(void);
 void sheaf__launcher_abort(int status);
 /* Once a process. */
 enum sheaf__claim sheaf__launcher_claim(void);
+/* After MPI_Init, once a process: on_loss runs on a thread of PMIx when the launcher is lost, before Open MPI ends
+ * the process for that. */
+void sheaf__launcher_expect_loss(void (*on_loss)(void));
 
 /* ---- launcher.c: what the launcher's variables say ---- */
 /* Removes what Open MPI would leave in /dev/shm. */
