@@ -223,8 +223,7 @@ void sheaf__launcher_expect_loss(void (*on_loss)(void)) {
     Dl_info here;
     if (lost || !getenv("PMIX_RANK") || !find(&register_handler, "PMIx_Register_event_handler"))
         return;
-    /* PMIx calls it as long as the process lives, so this library stays, too; a program that it is a part of stays
-     * anyway */
+    /* PMIx may call it until the process ends, so a library that has it must not be unloaded. */
     if (dladdr(codes, &here)) (void)dlopen(here.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
     lost = on_loss;
     register_handler(codes, sizeof codes / sizeof *codes, NULL, 0, on_lost, on_registered, NULL);
