@@ -1,6 +1,8 @@
 /* Buffers of a ggml device as buffers of ours. Offsets and sizes were checked by the library. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/arith.h"
 #include "base/array.h"
@@ -214,6 +216,12 @@ static const char *buft_name(sheaf_backend_buffer_type_t buft) {
     return gg_member_of(buft->device)->name;
 }
 
+void gg_member_large_pages(void *data, size_t size) {
+    enum { FROM = 4 << 20 };
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), skip = -(uintptr_t)data % page;
+    if (size >= FROM) madvise((char *)data + skip, (size - skip) / page * page, MADV_HUGEPAGE);
+}
+
 static enum sheaf_status buft_alloc(sheaf_backend_buffer_type_t buft, size_t size,
                                     sheaf_backend_buffer_t *out) {
     struct gg_member *m = gg_member_of(buft->device);
@@ -226,6 +234,8 @@ static enum sheaf_status buft_alloc(sheaf_backend_buffer_type_t buft, size_t siz
     b->gg = m->lib->buft_alloc_buffer(buft_of(buft),
                                       size ? size : m->lib->buft_get_alignment(buft_of(buft)));
     if (!b->gg) goto fail;
+    if (m->lib->buft_is_host(buft_of(buft)))
+        gg_member_large_pages(m->lib->buffer_get_base(b->gg), size);
     *out = sheaf_backend_buffer_init(buft, &buffer_i, b, size);
     if (*out) return SHEAF_STATUS_SUCCESS;
     m->lib->buffer_free(b->gg);

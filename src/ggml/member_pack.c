@@ -99,6 +99,7 @@ static bool pack(const struct gg_member *m, struct gg_kept *k, const struct gg_l
         lib->buffer_free(buffer);
         return false;
     }
+    gg_member_large_pages(k->packed.data, size);
     lib->tensor_set(&k->packed, k->gg.data, 0, size);
     k->packed_in = buffer;
     give_back(k->gg.data, size);
