@@ -47,26 +47,25 @@ Test(headers, a_bad_header_is_noticed) {
     }
 }
 
+/* The command, run in `folder` of the source, prints what is missing. */
+static void lacks_nothing(const char *name, const char *folder, const char *command) {
+    char cmd[1024], out[8192];
+    snprintf(cmd, sizeof cmd, "cd '%s/%s' && %s", SHEAF_SOURCE_DIR, folder, command);
+    cr_assert_eq(run_command(cmd, 10, out, sizeof out), 0);
+    cr_assert_str_eq(out, "", "%s: missing: %s", name, out);
+}
+
 /* sheaf.h is the promise to include all of libsheaf, model.h all of libsheaf-model. */
 Test(headers, sheaf_h_includes_every_other) {
-    char out[8192];
-    cr_assert_eq(run_command("cd '" SHEAF_SOURCE_DIR "/include/sheaf' && for h in *.h; do "
-                             "case $h in sheaf.h | model.h | backend-impl.h) continue;; esac; "
-                             "cat sheaf.h model.h | grep -q \"#include \\\"sheaf/$h\\\"\" || "
-                             "echo $h; done",
-                             10, out, sizeof out),
-                 0);
-    cr_assert_str_eq(out, "", "sheaf.h and model.h lack: %s", out);
+    lacks_nothing("sheaf.h and model.h", "include/sheaf",
+                  "for h in *.h; do "
+                  "case $h in sheaf.h | model.h | backend-impl.h) continue;; esac; "
+                  "cat sheaf.h model.h | grep -q \"#include \\\"sheaf/$h\\\"\" || echo $h; done");
 }
 
 Test(headers, the_runner_for_tsan_has_every_macro) {
-    char out[8192];
-    cr_assert_eq(
-        run_command("cd '" SHEAF_SOURCE_DIR "/tests' && "
-                    "for m in $(grep -rhoE '\\bcr_[a-z_]+' --include='*.[ch]' "
-                    "--exclude-dir=sanitizers . | sort -u); do "
-                    "grep -q \"#define $m(\" sanitizers/criterion/criterion.h || echo $m; done",
-                    10, out, sizeof out),
-        0);
-    cr_assert_str_eq(out, "", "sanitizers/criterion/criterion.h lacks: %s", out);
+    lacks_nothing("sanitizers/criterion/criterion.h", "tests",
+                  "for m in $(grep -rhoE '\\bcr_[a-z_]+' --include='*.[ch]' "
+                  "--exclude-dir=sanitizers . | sort -u); do "
+                  "grep -q \"#define $m(\" sanitizers/criterion/criterion.h || echo $m; done");
 }
