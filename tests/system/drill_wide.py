@@ -3,7 +3,8 @@
 full, a rank that is slow, very many ranks, starts and tokens.
 
 Prints a line a case. A case is wrong if the job hangs, ends with the wrong status, says nothing or says something twice,
-or leaves a process or a file. Without --full a choice that takes less than half a minute. Exit status 0 if all were right."""
+or leaves a process or a file. Without --full a choice that takes less than half a minute. Exit status 0 if all
+were right."""
 import argparse, os, re, shutil, signal, subprocess, sys, tempfile, time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -150,16 +151,15 @@ def signalled(number, target):
 
 
 def add_signals():
-    for name in ("INT", "TERM", "HUP", "KILL"):
-        for target in (0, 1, "group", "mpirun") if name != "KILL" else ("mpirun",):
-            number = getattr(signal, "SIG" + name)
-            label = "%s to %s" % (name, "rank %d" % target if isinstance(target, int) else target)
+    for name, target in [(n, t) for n in ("INT", "TERM", "HUP") for t in (0, 1, "group", "mpirun")] + [("KILL", "mpirun")]:
+        number = getattr(signal, "SIG" + name)
+        label = "%s to %s" % (name, "rank %d" % target if isinstance(target, int) else target)
 
-            def run(number=number, target=target):
-                return signalled(number, target)
-            full[label] = run
-            if (name, target) in (("INT", "mpirun"), ("TERM", 1), ("HUP", 0), ("KILL", "mpirun")):
-                quick[label] = run
+        def run(number=number, target=target):
+            return signalled(number, target)
+        full[label] = run
+        if (name, target) in (("INT", "mpirun"), ("TERM", 1), ("HUP", 0), ("KILL", "mpirun")):
+            quick[label] = run
 
 
 add_signals()
