@@ -216,10 +216,15 @@ static const char *buft_name(sheaf_backend_buffer_type_t buft) {
     return gg_member_of(buft->device)->name;
 }
 
+void gg_member_advise(void *data, size_t size, int advice) {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), at = (size_t)data;
+    const size_t first = sheaf__align_up(at, page), end = (at + size) / page * page;
+    if (first < end) madvise((char *)data + (first - at), end - first, advice);
+}
+
 void gg_member_large_pages(void *data, size_t size) {
     enum { FROM = 4 << 20 };
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE), skip = -(uintptr_t)data % page;
-    if (size >= FROM) madvise((char *)data + skip, (size - skip) / page * page, MADV_HUGEPAGE);
+    if (size >= FROM) gg_member_advise(data, size, MADV_HUGEPAGE);
 }
 
 static enum sheaf_status buft_alloc(sheaf_backend_buffer_type_t buft, size_t size,

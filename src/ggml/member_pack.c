@@ -78,12 +78,8 @@ static const struct gg_layout *layout_for(const struct gg_member *m, const struc
 
 /* ---- packing ---- */
 
-/* The whole pages between two addresses, which nothing reads any more. */
-static void give_back(void *data, size_t size) {
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE), at = (size_t)data;
-    const size_t first = sheaf__align_up(at, page), end = (at + size) / page * page;
-    if (first < end) madvise((char *)data + (first - at), end - first, MADV_DONTNEED);
-}
+/* Memory that nothing reads any more. */
+static void give_back(void *data, size_t size) { gg_member_advise(data, size, MADV_DONTNEED); }
 
 static bool pack(const struct gg_member *m, struct gg_kept *k, const struct gg_layout *l,
                  size_t size) {
