@@ -85,23 +85,29 @@ static void report_absence(const char *device, const char *why, const char *reme
         device, SHEAF_CUDA_BLAS_NAME, why, remedy);
 }
 
+/* NULL, or why not, and what to do. */
+static const char *start(struct sheaf__cuda_blas *b, const char **remedy) {
+    *remedy = "install cuBLAS or add its folder to LD_LIBRARY_PATH";
+    b->library = open_library();
+    if (!b->library) return "the library is not found";
+    *remedy = "put a newer cuBLAS first in LD_LIBRARY_PATH";
+    if (!find_functions(b)) return "the library lacks a function";
+    *remedy = "take the cuBLAS of a CUDA version that the driver supports (nvidia-smi prints it)";
+    if (b->cublasLtCreate_(&b->handle) != CUBLAS_STATUS_SUCCESS) return "it does not start";
+    *remedy = "end other programs on this GPU or put less on it";
+    static_assert(WORKSPACE == (size_t)32 << 20, "the text says it");
+    if (cudaMalloc(&b->workspace, WORKSPACE) != cudaSuccess)
+        return "the GPU has no 32 MiB free for its workspace";
+    return NULL;
+}
+
 void sheaf__cuda_blas_new(const struct sheaf__cuda_device *device, struct sheaf__cuda_blas **out) {
     struct sheaf__cuda_blas *b = (struct sheaf__cuda_blas *)calloc(1, sizeof *b);
-    const char *why = "the library is not found";
-    const char *remedy = "install cuBLAS or add its folder to LD_LIBRARY_PATH";
+    const char *remedy;
     *out = NULL;
     if (!b) return;
-    b->library = open_library();
-    if (b->library && !find_functions(b)) {
-        why = "the library lacks a function";
-        remedy = "put a newer cuBLAS first in LD_LIBRARY_PATH";
-    } else if (b->library && b->cublasLtCreate_(&b->handle) != CUBLAS_STATUS_SUCCESS) {
-        why = "it does not start";
-        remedy = "take the cuBLAS of a CUDA version that the driver supports (nvidia-smi prints it)";
-    } else if (b->library && cudaMalloc(&b->workspace, WORKSPACE) != cudaSuccess) {
-        why = "the GPU has no 32 MiB free for its workspace";
-        remedy = "end other programs on this GPU or put less on it";
-    } else if (b->library) {
+    const char *why = start(b, &remedy);
+    if (!why) {
         *out = b;
         return;
     }
