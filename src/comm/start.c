@@ -120,8 +120,8 @@ static void warn_of_few_descriptors(void) {
               job.rank, (unsigned long long)limit.rlim_cur, OWN + job.size);
 }
 
-/* Errors that belong to no communicator go to the handler of MPI_COMM_WORLD (MPI 3) or of MPI_COMM_SELF (MPI 4), and for
- * MPICH those of a test of several requests are such errors. */
+/* MPI reports an error that belongs to no communicator to the handler of MPI_COMM_WORLD (MPI 3) or
+ * MPI_COMM_SELF (MPI 4); MPICH reports there what MPI_Testall finds. */
 static void return_errors(void) {
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
