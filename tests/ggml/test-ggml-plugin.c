@@ -653,6 +653,26 @@ Test(ggml_plugin, a_program_that_cannot_be_run) {
     shows("sheaf-worker: cannot run /nothere: No such file or directory\n");
     cr_expect(!strstr(out, "without loading a backend"), "%s", out);
 }
+/* Options of sheaf-worker are settings of all ranks, and of the program. */
+Test(ggml_plugin, options_of_the_ranks) {
+    const char *helper = "helper-ggml-host",
+               *launcher = "env -u SHEAF_CPU_THREADS mpirun --allow-run-as-root --oversubscribe";
+    char before[1024];
+    snprintf(before, sizeof before,
+             "%s -np 2 '%s/bin/sheaf-worker' --fast --threads 1 --split=3,1 --split-sums whole "
+             "--groups all --devices CPU0 -- sh -c 'echo $SHEAF_CPU_ACTIVATIONS "
+             "$SHEAF_CPU_THREADS $SHEAF_SPLIT $SHEAF_SPLIT_SUMS $SHEAF_GROUPS $SHEAF_DEVICES; "
+             "\"$@\"' sh",
+             launcher, SHEAF_BUILD_DIR);
+    cr_expect_eq(start(before, helper, "fake-ggml-3", 3, ""), 0, "%s", out);
+    shows("q8 1 3,1 whole all CPU0\n");
+    shows("\nok\n");
+    snprintf(before, sizeof before, "%s -np 1", launcher);
+    cr_expect_neq(start(before, helper, "fake-ggml-3", 3,
+                        "'' : -np 1 '" SHEAF_BUILD_DIR "/bin/sheaf-worker' --fast"),
+                  0, "%s", out);
+    shows("SHEAF_CPU_ACTIVATIONS is");
+}
 /* A server would compute without SHEAF for days: its alarm, after 20 s, comes a second before the backend here. */
 Test(ggml_plugin, a_program_that_has_loaded_no_backend_yet) {
     static const char text[] = "has loaded no backend in 20 s and computes without SHEAF until it "

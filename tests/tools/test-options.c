@@ -158,6 +158,10 @@ Test(options, of_other_programs, .timeout = 60) {
     fails("sheaf-bench -m x -m y", "one model a run");
     fails("sheaf-worker llama-cli", "the program stands behind --: sheaf-worker -- llama-cli");
     fails("sheaf-worker --", "no program stands behind --");
+    fails("sheaf-worker --fast --", "no program stands behind --");
+    fails("sheaf-worker --threads 0 -- true", "--threads");
+    fails("sheaf-worker --split-sums half -- true", "--split-sums");
+    fails("sheaf-worker --fats -- true", "unknown option '--fats' (is it --fast? see --help)");
     cr_expect_neq(tool("sheaf-run -m /nowhere -p y -ngl 99 -t 1"), 0);
     cr_expect(strstr(out, "-ngl, --gpu-layers: all layers lie on the devices"), "%s", out);
     cr_expect_eq(tool("sheaf-run --list-devices"), 0);

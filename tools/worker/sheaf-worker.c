@@ -25,18 +25,31 @@
 #include "sheaf/sheaf.h"
 
 static const char synopsis[] =
-    "usage: mpirun -np N sheaf-worker -- PROGRAM [ARGUMENTS]\n"
+    "usage: mpirun -np N sheaf-worker [OPTIONS] -- PROGRAM [ARGUMENTS]\n"
     "       mpirun -np 1 -x GGML_BACKEND_PATH=.../libggml-sheaf.so PROGRAM ... : -np N-1 "
     "sheaf-worker\n"
     "Runs a program of llama.cpp (or another one that uses ggml) on rank 0, with all ranks of the\n"
     "job as its one device, SHEAF; the other ranks serve it.\n";
 
 struct options {
-    bool help, version;
+    int64_t threads;
+    const char *split, *split_sums, *groups, *devices;
+    bool help, version, fast;
 };
 
 #define AT(field) offsetof(struct options, field)
 static const struct option option_table[] = {
+    TOOL_FAST(AT(fast)),
+    {"--threads", NULL, OPTION_INT, AT(threads), 0, 1, TOOL_MAX_THREADS, "N",
+     "of each CPU device (SHEAF_CPU_THREADS, or its cores)", NULL},
+    {"--split", NULL, OPTION_TEXT, AT(split), 0, 0, 0, "S",
+     "even, or shares of the ranks: 3,1 (SHEAF_SPLIT, or even)", NULL},
+    TOOL_SPLIT_SUMS(AT(split_sums)),
+    {"--groups", NULL, OPTION_TEXT, AT(groups), 0, 0, 0, "G",
+     "ranks that are one device each: all, host, or ranges: 0-1,2-3 (SHEAF_GROUPS, or all)", NULL},
+    {"--devices", NULL, OPTION_TEXT, AT(devices), 0, 0, 0, "LIST",
+     "those of the job: CPU0, CUDA0@1 (of rank 1), ggml:CPU (SHEAF_DEVICES, or all but ggml's)",
+     NULL},
     TOOL_HELP(AT(help)),
     TOOL_VERSION(AT(version)),
 };
@@ -83,25 +96,57 @@ static int fail(const char *text) {
     return EXIT_FAILURE;
 }
 
-/* The environment of the program: this one's and a few more, where it has none of them yet. */
-static char **environment(void) {
-    enum { MORE = 2, TEXT_BYTES = PATH_BYTES + 64 };
-    static char more[MORE][TEXT_BYTES];
+/* ---- the environment of the program: this one's, with what the options say ---- */
+
+enum { MOST_VARIABLES = 8 };
+struct variables {
+    char *text[MOST_VARIABLES]; /* NAME=VALUE */
+    size_t n;
+};
+static struct variables of_options;
+
+static enum sheaf_status add(struct variables *v, const char *name, const char *value) {
+    const size_t bytes = strlen(name) + strlen(value) + 2;
+    char *text = malloc(bytes);
+    if (!text) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "out of memory");
+    snprintf(text, bytes, "%s=%s", name, value);
+    v->text[v->n++] = text;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* Has *v a variable of the same name? */
+static bool replaces(const struct variables *v, const char *variable) {
+    const size_t n = strcspn(variable, "=") + 1;
+    for (size_t i = 0; i < v->n; i++)
+        if (!strncmp(v->text[i], variable, n)) return true;
+    return false;
+}
+
+/* Where this process has none of them yet. */
+static void add_defaults(struct variables *v) {
     Dl_info info;
-    size_t n = 0, k = 0;
-    while (environ[n]) n++;
-    char **all = calloc(n + MORE + 1, sizeof *all);
-    if (!all) return environ;
-    memcpy(all, environ, n * sizeof *all);
     /* its threads would spin beside those of the kernels */
-    if (!getenv("OMP_WAIT_POLICY")) snprintf(more[k++], TEXT_BYTES, "OMP_WAIT_POLICY=passive");
+    if (!getenv("OMP_WAIT_POLICY")) add(v, "OMP_WAIT_POLICY", "passive");
     if (!getenv("GGML_BACKEND_PATH") && dladdr((void *)(uintptr_t)&sheaf_version, &info) &&
         info.dli_fname) { /* the plugin lies beside the library */
+        char path[PATH_BYTES];
         const char *slash = strrchr(info.dli_fname, '/');
-        snprintf(more[k++], TEXT_BYTES, "GGML_BACKEND_PATH=%.*slibggml-sheaf.so",
+        snprintf(path, sizeof path, "%.*slibggml-sheaf.so",
                  slash ? (int)(slash - info.dli_fname) + 1 : 0, info.dli_fname);
+        add(v, "GGML_BACKEND_PATH", path);
     }
-    for (size_t i = 0; i < k; i++) all[n + i] = more[i];
+}
+
+static char **environment(void) {
+    struct variables more = of_options;
+    size_t n = 0, k = 0;
+    add_defaults(&more);
+    while (environ[n]) n++;
+    char **all = calloc(n + more.n + 1, sizeof *all);
+    if (!all) return environ;
+    for (size_t i = 0; i < n; i++)
+        if (!replaces(&more, environ[i])) all[k++] = environ[i];
+    memcpy(all + k, more.text, more.n * sizeof *all);
     return all;
 }
 
@@ -230,22 +275,43 @@ static int run_program(char **argv) {
     return join_in_its_place(status);
 }
 
-/* What stands before the program: --help, --version, or nothing. */
-static int answer(int argc, char **argv) {
-    struct options o = {false, false};
-    enum sheaf_status status = SHEAF_STATUS_INVALID;
-    if (!strcmp(argv[1], "--"))
-        sheaf_set_error(status, "no program stands behind --");
-    else if (argv[1][0] != '-')
-        sheaf_set_error(status, "the program stands behind --: sheaf-worker -- %s", argv[1]);
-    else
-        status = options_parse(&tool, argc, argv, &o);
-    if (!status) return tool_answer(&tool, o.help);
-    return tool_is_first() ? tool_refuse(&tool) : TOOL_BAD_USAGE;
+/* ---- options ---- */
+
+/* In this process and in the program. */
+static enum sheaf_status set(const char *name, const char *value) {
+    if (!value) return SHEAF_STATUS_SUCCESS;
+    const enum sheaf_status status = sheaf_setting_set(name, value);
+    return status ? status : add(&of_options, name, value);
+}
+
+static enum sheaf_status set_all(const struct options *o) {
+    char threads[24];
+    snprintf(threads, sizeof threads, "%lld", (long long)o->threads);
+    enum sheaf_status status = set("SHEAF_CPU_ACTIVATIONS", o->fast ? "q8" : NULL);
+    if (!status) status = set("SHEAF_CPU_THREADS", o->threads ? threads : NULL);
+    if (!status) status = set("SHEAF_SPLIT", o->split);
+    if (!status) status = set("SHEAF_SPLIT_SUMS", o->split_sums);
+    if (!status) status = set("SHEAF_GROUPS", o->groups);
+    return status ? status : set("SHEAF_DEVICES", o->devices);
+}
+
+static enum sheaf_status check_program(int n_ours, int argc, char **argv) {
+    if (argc > 1 && n_ours == argc && argv[1][0] != '-')
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "the program stands behind --: sheaf-worker -- %s", argv[1]);
+    if (n_ours == argc - 1)
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "no program stands behind --");
+    return SHEAF_STATUS_SUCCESS;
 }
 
 int main(int argc, char **argv) {
-    const bool with_program = argc > 2 && !strcmp(argv[1], "--");
-    if (argc > 1 && !with_program) return answer(argc, argv);
-    return with_program && is_rank_0() ? run_program(argv + 2) : serve();
+    struct options o = {0};
+    int n_ours = 1; /* arguments before -- */
+    while (n_ours < argc && strcmp(argv[n_ours], "--")) n_ours++;
+    enum sheaf_status status = check_program(n_ours, argc, argv);
+    if (!status) status = options_parse(&tool, n_ours, argv, &o);
+    if (!status && (o.help || o.version)) return tool_answer(&tool, o.help);
+    if (!status) status = set_all(&o);
+    if (status) return tool_is_first() ? tool_refuse(&tool) : TOOL_BAD_USAGE;
+    return n_ours < argc && is_rank_0() ? run_program(argv + n_ours + 1) : serve();
 }
