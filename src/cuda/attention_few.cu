@@ -179,7 +179,247 @@ static __device__ __forceinline__ void load_biases(uint32_t (&bias)[4], const At
     }
 }
 
-/* ---- the kernel ---- */
+/* ---- the steps of a warp; a lane has g = lane / 4, t = lane % 4 and the rows g + 8 r ---- */
+
+/* Keys and values of the block's K/V head. */
+template <int D, int E> struct Source {
+    const char *k, *v;
+    unsigned k_step, v_step; /* bytes */
+    int d, e, last;
+    __device__ __forceinline__ void prefetch(int key) const {
+        prefetch_rows<D>(k + (size_t)key * k_step, k_step, last - key, d);
+        prefetch_rows<E>(v + (size_t)key * v_step, v_step, last - key, e);
+    }
+    __device__ __forceinline__ void copy(char *tile, int key) const {
+        copy_rows<D>(tile, k + (size_t)key * k_step, k_step, last - key, d);
+        copy_rows<E>(tile + KEYS * Tile<D, E>::LD_K, v + (size_t)key * v_step, v_step, last - key,
+                     e);
+    }
+};
+template <int D, int E>
+static __device__ __forceinline__ Source<D, E> source_of(const Attention &at, const Place &place) {
+    const Row kv = {0, place.hk, place.s};
+    Source<D, E> from;
+    from.k = row_data(at.k, kv);
+    from.v = row_data(at.v, kv);
+    from.k_step = (unsigned)at.k.nb[1];
+    from.v_step = (unsigned)at.v.nb[1];
+    from.d = (int)at.q.ne[0];
+    from.e = (int)at.v.ne[0];
+    from.last = place.last;
+    return from;
+}
+
+/* Columns that keys lack, in all tiles of a ring; q is 0 there. */
+template <int D, int E>
+static __device__ __forceinline__ void clear_columns(char *ring, int stages, int d) {
+    typedef Tile<D, E> T;
+    for (int i = threadIdx.x % 32; i < stages * KEYS * (D / 8); i += 32) {
+        const int row = i / (D / 8), unit = i % (D / 8);
+        const uint4 zero = {0, 0, 0, 0};
+        if (unit * 8 >= d)
+            *(uint4 *)(void *)(ring + row / KEYS * T::BYTES + row % KEYS * T::LD_K + unit * 16) =
+                zero;
+    }
+}
+/* Values whose keys are not among `seen`. */
+template <int D, int E>
+static __device__ __forceinline__ void clear_values(char *tile, uint32_t seen) {
+    typedef Tile<D, E> T;
+    for (int i = threadIdx.x % 32; i < KEYS * (E / 8); i += 32) {
+        const uint4 zero = {0, 0, 0, 0};
+        if (!(seen >> i / (E / 8) & 1))
+            *(uint4 *)(void *)(tile + KEYS * T::LD_K + i / (E / 8) * T::LD_V + i % (E / 8) * 16) =
+                zero;
+    }
+}
+
+/* The lane's rows: where their masks lie, and the state of their softmax. */
+template <int R> struct Rows {
+    const char *mask[R];
+    int last[R]; /* that of the part, or 0 where the lane has no row */
+    float max[R], sum[R], slope[R];
+    uint32_t closed; /* the bias -inf, as it lies */
+    bool half;       /* a bias is F16 */
+};
+template <int R>
+static __device__ __forceinline__ void load_biases_of(uint32_t (&bias)[R][4], const Attention &at,
+                                                      const Rows<R> &rows, int first) {
+#pragma unroll
+    for (int r = 0; r < R; r++)
+        load_biases(bias[r], at, rows.mask[r], rows.closed, first, rows.last[r]);
+}
+/* The rows, the biases of their first tile, and what the lane has of q. */
+template <int R, int STEPS>
+static __device__ __forceinline__ Rows<R> begin_rows(const Attention &at, const Place &place,
+                                                     int first, uint32_t (&loaded)[R][4],
+                                                     float2 (&q)[STEPS][R][2]) {
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, d = (int)at.q.ne[0];
+    Rows<R> rows;
+    rows.half = at.mask.data && at.mask.type == SHEAF_TYPE_F16;
+    rows.closed = rows.half ? 0xfc00u : 0xff800000u;
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        const bool mine = g + 8 * r < place.n_rows;
+        const Row from = query_of(place, mine ? g + 8 * r : 0);
+        const float *x = (const float *)(const void *)row_data(at.q, from) + 2 * t;
+        rows.mask[r] = NULL;
+        if (at.mask.data) {
+            const Row of = {from.i1, (unsigned)from.i2 % (unsigned)at.mask.ne[2],
+                            (unsigned)place.s % (unsigned)at.mask.ne[3]};
+            rows.mask[r] = row_data(at.mask, of);
+        }
+        rows.last[r] = mine ? place.last : 0;
+        load_biases(loaded[r], at, rows.mask[r], rows.closed, first + 2 * t, rows.last[r]);
+#pragma unroll
+        for (int i = 0; i < 2 * STEPS; i++)
+            q[i / 2][r][i % 2] = *(const float2 *)(const void *)(x + (8 * i < d ? 8 * i : 0));
+        rows.slope[r] = alibi_slope(at.max_bias, at.base + from.i2, at.n_head);
+        rows.max[r] = -INFINITY;
+        rows.sum[r] = 0.0f;
+    }
+    return rows;
+}
+
+/* Columns 16 i to 16 i + 15 of q as a left operand; 0 where the block has no row, or q no column. */
+template <int TYPE, int ROWS>
+static __device__ __forceinline__ void query_operand(const float2 (&q)[ROWS / 8][2], int i, int d,
+                                                     int n_rows, uint32_t (&to)[ROWS / 8][4]) {
+    const int g = threadIdx.x % 32 / 4;
+    float x[ROWS / 8][4];
+#pragma unroll
+    for (int r = 0; r < ROWS / 8; r++) {
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            const bool there = g + 8 * r < n_rows && 16 * i + 8 * c < d;
+            x[r][2 * c] = there ? clamped<TYPE>(q[r][c].x) : 0.0f;
+            x[r][2 * c + 1] = there ? clamped<TYPE>(q[r][c].y) : 0.0f;
+        }
+    }
+    left_of<TYPE, ROWS>(x, to);
+}
+
+enum : uint32_t { OPEN_NEXT = 1u << KEYS }; /* some row sees a key of the tile copied next */
+/* The biases of a tile, and a bit for each of its keys that some row sees; OPEN_NEXT by `peek`. */
+template <int R>
+static __device__ __forceinline__ uint32_t seen_keys(const Rows<R> &rows,
+                                                     const uint32_t (&loaded)[R][4],
+                                                     const uint32_t (&peek)[R][4],
+                                                     float (&bias)[R][4]) {
+    const int t = threadIdx.x % 4;
+    uint32_t seen = 0;
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            bias[r][i] =
+                rows.half ? f16_to_f32((uint16_t)loaded[r][i]) : sheaf__bits_f32(loaded[r][i]);
+            if (bias[r][i] != -INFINITY) seen |= 1u << (i / 2 * 8 + 2 * t + i % 2);
+            if (peek[r][i] != rows.closed) seen |= OPEN_NEXT;
+        }
+    }
+    return warp_or(seen);
+}
+
+/* q k^T: scores[j] of keys 8 j to 8 j + 7. q is in registers, or where q_shared points to. */
+template <int TYPE, int D, int ROWS, int HELD>
+static __device__ __forceinline__ void multiply_keys(float (&scores)[2][4], const char *k_row,
+                                                     uint32_t (&q)[HELD][ROWS / 8][4],
+                                                     const uint4 *q_shared) {
+    typedef Operand<D, ROWS> Q;
+#pragma unroll
+    for (int i = 0; i < 4; i++) scores[0][i] = scores[1][i] = 0.0f;
+#pragma unroll
+    for (int i = 0; i < Q::STEPS; i++) {
+        uint32_t k[4];
+        uint32_t(&left)[Q::R][4] = q[Q::SHARED ? 0 : i];
+        load_matrices(k, k_row + 32 * i);
+        const uint32_t low[2] = {k[0], k[1]}, high[2] = {k[2], k[3]};
+#pragma unroll
+        for (int r = 0; r < Q::R; r++) {
+            if (Q::SHARED) {
+                const uint4 a = q_shared[(i * Q::R + r) * 32];
+                left[r][0] = a.x;
+                left[r][1] = a.y;
+                left[r][2] = a.z;
+                left[r][3] = a.w;
+            }
+            multiply_16x8x16<TYPE>(scores[0], left[r], low);
+            multiply_16x8x16<TYPE>(scores[1], left[r], high);
+        }
+    }
+}
+
+/* The scores as the lane has those of its rows, scaled. */
+template <int ROWS>
+static __device__ __forceinline__ void scale_scores(const Attention &at, const float (&scores)[2][4],
+                                                    float (&p)[ROWS / 8][4]) {
+#pragma unroll
+    for (int i = 0; i < ROWS / 2; i++) {
+        float x = scores[i % 4 / 2][i / 4 * 2 + i % 2];
+        if (ROWS == 8) x += scores[i % 4 / 2][2 + i % 2];
+        p[i / 4][i % 4] = x * at.scale;
+    }
+    if (at.softcap == 0.0f) return;
+#pragma unroll
+    for (int i = 0; i < ROWS / 2; i++)
+        p[i / 4][i % 4] = at.softcap * tanhf(p[i / 4][i % 4] / at.softcap);
+}
+
+/* The softmax goes on: p becomes e^(score - max); earlier sums are to be multiplied by `shrink`. */
+template <int R>
+static __device__ __forceinline__ void continue_softmax(Rows<R> &rows, const float (&bias)[R][4],
+                                                        float (&p)[R][4], float (&shrink)[R]) {
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        float best = rows.max[r];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float x = p[r][i] + rows.slope[r] * bias[r][i]; /* without a mask the bias is 0 */
+            p[r][i] = bias[r][i] == -INFINITY ? -INFINITY : x;
+            best = fmaxf(best, p[r][i]);
+        }
+        best = fmaxf(best, __shfl_xor_sync(FULL_WARP, best, 1));
+        best = fmaxf(best, __shfl_xor_sync(FULL_WARP, best, 2));
+        shrink[r] = best > rows.max[r] ? expf(rows.max[r] - best) : 1.0f; /* 0 at first */
+        rows.max[r] = best;
+        const float from = best == -INFINITY ? 0.0f : best;
+        rows.sum[r] *= shrink[r];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            p[r][i] = expf(p[r][i] - from);
+            rows.sum[r] += p[r][i];
+        }
+    }
+}
+
+template <int R, int N>
+static __device__ __forceinline__ void shrink_sums(float (&acc)[N][4], const float (&shrink)[R]) {
+    if (shrink[0] == 1.0f && shrink[R - 1] == 1.0f) return;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+#pragma unroll
+        for (int j = 0; j < 4; j++) acc[i][j] *= shrink[j / 2 % R];
+    }
+}
+/* acc += p v */
+template <int TYPE, int ROWS, int N>
+static __device__ __forceinline__ void add_values(float (&acc)[N][4], const float (&p)[ROWS / 8][4],
+                                                  const char *v_row) {
+    uint32_t left[ROWS / 8][4];
+    left_of<TYPE, ROWS>(p, left);
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) {
+        uint32_t v[4];
+        load_transposed(v, v_row + 32 * i);
+        const uint32_t low[2] = {v[0], v[1]}, high[2] = {v[2], v[3]};
+#pragma unroll
+        for (int r = 0; r < ROWS / 8; r++) {
+            multiply_16x8x16<TYPE>(acc[2 * i], left[r], low);
+            multiply_16x8x16<TYPE>(acc[2 * i + 1], left[r], high);
+        }
+    }
+}
 
 /* What the warps found of row r of the block, each at x + its number times `step` floats. */
 template <class F> struct OfRow {
@@ -189,46 +429,59 @@ template <class F> struct OfRow {
     __device__ float sum(int w) const { return x[w * step + F::SUM + r]; }
     __device__ float value(int w, int i) const { return x[w * step + r * F::LD + i]; }
 };
+/* What the warp found, as OfRow reads it. */
+template <int E, int ROWS>
+static __device__ __forceinline__ void store_found(float *found, const float (&acc)[E / 8][4],
+                                                   Rows<ROWS / 8> &rows) {
+    typedef Found<E, ROWS> F;
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+    for (int r = 0; r < ROWS / 8; r++) {
+        float *to = found + (g + 8 * r) * F::LD + 2 * t;
+#pragma unroll
+        for (int i = 0; i < E / 8; i++) {
+            float2 two = {acc[i][2 * r], acc[i][2 * r + 1]};
+            if (ROWS == 8) {
+                two.x += acc[i][2];
+                two.y += acc[i][3];
+            }
+            *(float2 *)(void *)(to + 8 * i) = two;
+        }
+        rows.sum[r] += __shfl_xor_sync(FULL_WARP, rows.sum[r], 1);
+        rows.sum[r] += __shfl_xor_sync(FULL_WARP, rows.sum[r], 2);
+        if (t == 0) {
+            found[F::MAX + g + 8 * r] = rows.max[r];
+            found[F::SUM + g + 8 * r] = rows.sum[r];
+        }
+    }
+}
+
+/* ---- the kernel ---- */
 
 /* grid: x groups of rows, y parts of the keys, z K/V heads and sequences. Shared: q, if it is there; a
- * ring of `stages` tiles for each warp, at the end what the warp found in its place. Lane: g = lane / 4,
- * t = lane % 4 */
+ * ring of `stages` tiles for each warp, at the end what the warp found in its place. */
 template <int TYPE, int D, int E, int ROWS>
 static __global__ void __launch_bounds__(32 * MOST_WARPS) few_kernel(Few few) {
     typedef Tile<D, E> T;
-    typedef Found<E, ROWS> F;
     typedef Operand<D, ROWS> Q;
-    enum : uint32_t { OPEN_NEXT = 1u << KEYS }; /* some row sees a key of the tile copied next */
     enum { R = Q::R, STEPS = Q::STEPS };
     CUDA_DYNAMIC_SHARED(char, shared);
     const Attention &at = few.at;
-    const int d = (int)at.q.ne[0], e = (int)at.v.ne[0], stages = few.stages;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+    const int d = (int)at.q.ne[0], stages = few.stages;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, t = lane % 4;
     const int n_warps = blockDim.x / 32, step = n_warps * KEYS; /* between tiles of a warp */
     const Place place = place_of(few, ROWS);
     const int first = place.first + warp * KEYS, last = place.last;
-    const Row kv = {0, place.hk, place.s};
-    const char *k_head = row_data(at.k, kv), *v_head = row_data(at.v, kv);
-    const unsigned k_step = (unsigned)at.k.nb[1], v_step = (unsigned)at.v.nb[1];
+    const Source<D, E> source = source_of<D, E>(at, place);
     char *rings = shared + Q::BYTES, *ring = rings + warp * stages * T::BYTES;
 
     /* All keys but the last were written by kernels that have ended. The last may be written behind this
      * request: the write goes through the L2 cache, so reads that follow see it. */
     if (few.ahead && place.n_rows > 0) {
-        for (int i = 0, key = first; i < stages - 1 && key < last; i++, key += step) {
-            prefetch_rows<D>(k_head + (size_t)key * k_step, k_step, last - key, d);
-            prefetch_rows<E>(v_head + (size_t)key * v_step, v_step, last - key, e);
-        }
+        for (int i = 0, key = first; i < stages - 1 && key < last; i++, key += step)
+            source.prefetch(key);
     }
-    if (d < D) { /* columns that keys lack; q is 0 there */
-        for (int i = lane; i < stages * KEYS * (D / 8); i += 32) {
-            const int row = i / (D / 8), unit = i % (D / 8);
-            const uint4 zero = {0, 0, 0, 0};
-            if (unit * 8 >= d)
-                *(uint4 *)(void *)(ring + row / KEYS * T::BYTES + row % KEYS * T::LD_K +
-                                   unit * 16) = zero;
-        }
-    }
+    if (d < D) clear_columns<D, E>(ring, stages, d);
     next_may_start();
     if (threadIdx.x == 0 && place.n_rows > 0) {
         const Row from = query_of(place, 0), to = {from.i2, from.i1, from.i3};
@@ -239,66 +492,24 @@ static __global__ void __launch_bounds__(32 * MOST_WARPS) few_kernel(Few few) {
     previous_done();
     if (place.n_rows <= 0) return; /* the K/V head's group is smaller than others */
 
-#define FETCH(slot, key)                                                                           \
-    {                                                                                              \
-        char *to_ = ring + (slot)*T::BYTES;                                                        \
-        copy_rows<D>(to_, k_head + (size_t)(key)*k_step, k_step, last - (key), d);                 \
-        copy_rows<E>(to_ + KEYS * T::LD_K, v_head + (size_t)(key)*v_step, v_step, last - (key),    \
-                     e);                                                                           \
-    }
     /* what the registers need is asked for first, then the copies run on */
-    const bool half_mask = at.mask.data && at.mask.type == SHEAF_TYPE_F16;
-    const uint32_t closed = half_mask ? 0xfc00u : 0xff800000u; /* -inf */
-    float max[R], sum[R], slope[R];
-    const char *mask[R];
     uint32_t loaded[R][4]; /* biases of the tile that comes next */
-    int last_of[R];        /* last, or 0 where the lane has no row */
+    uint32_t peek[R][4]; /* biases of the tile that is copied next: where none is open, it is not */
     float2 q_row[STEPS][R][2];
-#pragma unroll
-    for (int r = 0; r < R; r++) {
-        const bool mine = g + 8 * r < place.n_rows;
-        const Row from = query_of(place, mine ? g + 8 * r : 0);
-        const float *x = (const float *)(const void *)row_data(at.q, from) + 2 * t;
-        mask[r] = NULL;
-        if (at.mask.data) {
-            const Row of = {from.i1, (unsigned)from.i2 % (unsigned)at.mask.ne[2],
-                            (unsigned)place.s % (unsigned)at.mask.ne[3]};
-            mask[r] = row_data(at.mask, of);
-        }
-        last_of[r] = mine ? last : 0;
-        load_biases(loaded[r], at, mask[r], closed, first + 2 * t, last_of[r]);
-#pragma unroll
-        for (int i = 0; i < 2 * STEPS; i++)
-            q_row[i / 2][r][i % 2] = *(const float2 *)(const void *)(x + (8 * i < d ? 8 * i : 0));
-        slope[r] = alibi_slope(at.max_bias, at.base + from.i2, at.n_head);
-        max[r] = -INFINITY;
-        sum[r] = 0.0f;
-    }
+    Rows<R> rows = begin_rows<R, STEPS>(at, place, first, loaded, q_row);
     int next = first; /* key of the next tile to be copied */
     for (int i = 0; i < stages - 1; i++, next += step) {
-        if (next < last) FETCH(i, next)
+        if (next < last) source.copy(ring + i * T::BYTES, next);
         copies_begun();
     }
-    uint32_t peek[R][4]; /* biases of the tile that is copied next: where none is open, it is not */
-#pragma unroll
-    for (int r = 0; r < R; r++) load_biases(peek[r], at, mask[r], closed, next + 2 * t, last_of[r]);
+    load_biases_of(peek, at, rows, next + 2 * t);
     uint4 *q_shared = (uint4 *)(void *)shared + lane;
     uint32_t q[Q::SHARED ? 1 : STEPS][R][4];
 #pragma unroll
     for (int i = 0; i < STEPS; i++) {
         uint32_t(&to)[R][4] = q[Q::SHARED ? 0 : i];
-        float x[R][4];
         if (Q::SHARED && i % n_warps != warp) continue;
-#pragma unroll
-        for (int r = 0; r < R; r++) {
-#pragma unroll
-            for (int c = 0; c < 2; c++) {
-                const bool there = g + 8 * r < place.n_rows && 16 * i + 8 * c < d;
-                x[r][2 * c] = there ? clamped<TYPE>(q_row[i][r][c].x) : 0.0f;
-                x[r][2 * c + 1] = there ? clamped<TYPE>(q_row[i][r][c].y) : 0.0f;
-            }
-        }
-        left_of<TYPE, ROWS>(x, to);
+        query_operand<TYPE, ROWS>(q_row[i], i, d, place.n_rows, to);
 #pragma unroll
         for (int r = 0; r < R && Q::SHARED; r++) {
             const uint4 a = {to[r][0], to[r][1], to[r][2], to[r][3]};
@@ -318,146 +529,35 @@ static __global__ void __launch_bounds__(32 * MOST_WARPS) few_kernel(Few few) {
 
     int slot = 0;
     for (int key = first; key < last; key += step, next += step) {
-        float bias[R][4];
-        uint32_t seen = 0; /* keys of the tile that some row sees, and OPEN_NEXT */
-#pragma unroll
-        for (int r = 0; r < R; r++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                bias[r][i] =
-                    half_mask ? f16_to_f32((uint16_t)loaded[r][i]) : sheaf__bits_f32(loaded[r][i]);
-                if (bias[r][i] != -INFINITY) seen |= 1u << (i / 2 * 8 + 2 * t + i % 2);
-                if (peek[r][i] != closed) seen |= OPEN_NEXT;
-            }
-        }
-        seen = warp_or(seen);
+        float bias[R][4], scores[2][4], p[R][4], shrink[R];
+        uint32_t seen = seen_keys(rows, loaded, peek, bias);
         wait_for_copies(stages - 2);
         __syncwarp(); /* the tile is there, and the one before it has been used */
-        if (seen & OPEN_NEXT) FETCH(slot ? slot - 1 : stages - 1, next)
+        if (seen & OPEN_NEXT) source.copy(ring + (slot ? slot - 1 : stages - 1) * T::BYTES, next);
         copies_begun();
         seen &= OPEN_NEXT - 1;
-#pragma unroll
-        for (int r = 0; r < R; r++) {
-            load_biases(loaded[r], at, mask[r], closed, key + step + 2 * t, last_of[r]);
-            load_biases(peek[r], at, mask[r], closed, next + step + 2 * t, last_of[r]);
-        }
+        load_biases_of(loaded, at, rows, key + step + 2 * t);
+        load_biases_of(peek, at, rows, next + step + 2 * t);
         char *tile = ring + slot * T::BYTES;
         slot = slot + 1 < stages ? slot + 1 : 0;
         if (!seen) continue; /* the same for all lanes */
         if (seen != OPEN_NEXT - 1) {
-            for (int i = lane; i < KEYS * (E / 8); i += 32) {
-                const uint4 zero = {0, 0, 0, 0};
-                if (!(seen >> i / (E / 8) & 1))
-                    *(uint4 *)(void *)(tile + KEYS * T::LD_K + i / (E / 8) * T::LD_V +
-                                       i % (E / 8) * 16) = zero;
-            }
-            __syncwarp(); /* values that no row sees are 0 */
+            clear_values<D, E>(tile, seen);
+            __syncwarp();
         }
-
-        float scores[2][4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) scores[0][i] = scores[1][i] = 0.0f;
-#pragma unroll
-        for (int i = 0; i < STEPS; i++) {
-            uint32_t k[4];
-            uint32_t(&left)[R][4] = q[Q::SHARED ? 0 : i];
-            load_matrices(k, tile + k_row + 32 * i);
-            const uint32_t low[2] = {k[0], k[1]}, high[2] = {k[2], k[3]};
-#pragma unroll
-            for (int r = 0; r < R; r++) {
-                if (Q::SHARED) {
-                    const uint4 a = q_shared[(i * R + r) * 32];
-                    left[r][0] = a.x;
-                    left[r][1] = a.y;
-                    left[r][2] = a.z;
-                    left[r][3] = a.w;
-                }
-                multiply_16x8x16<TYPE>(scores[0], left[r], low);
-                multiply_16x8x16<TYPE>(scores[1], left[r], high);
-            }
-        }
-
-        float p[R][4], shrink[R];
-#pragma unroll
-        for (int i = 0; i < 4 * R; i++) {
-            float x = scores[i % 4 / 2][i / 4 * 2 + i % 2];
-            if (ROWS == 8) x += scores[i % 4 / 2][2 + i % 2];
-            p[i / 4][i % 4] = x * at.scale;
-        }
-        if (at.softcap != 0.0f) {
-#pragma unroll
-            for (int i = 0; i < 4 * R; i++)
-                p[i / 4][i % 4] = at.softcap * tanhf(p[i / 4][i % 4] / at.softcap);
-        }
-#pragma unroll
-        for (int r = 0; r < R; r++) {
-            float best = max[r];
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const float x = p[r][i] + slope[r] * bias[r][i]; /* without a mask the bias is 0 */
-                p[r][i] = bias[r][i] == -INFINITY ? -INFINITY : x;
-                best = fmaxf(best, p[r][i]);
-            }
-            best = fmaxf(best, __shfl_xor_sync(FULL_WARP, best, 1));
-            best = fmaxf(best, __shfl_xor_sync(FULL_WARP, best, 2));
-            shrink[r] = best > max[r] ? expf(max[r] - best) : 1.0f; /* 0 at first */
-            max[r] = best;
-            const float from = best == -INFINITY ? 0.0f : best;
-            sum[r] *= shrink[r];
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                p[r][i] = expf(p[r][i] - from);
-                sum[r] += p[r][i];
-            }
-        }
-        if (shrink[0] != 1.0f || shrink[R - 1] != 1.0f) {
-#pragma unroll
-            for (int i = 0; i < E / 8; i++) {
-#pragma unroll
-                for (int j = 0; j < 4; j++) acc[i][j] *= shrink[j / 2 % R];
-            }
-        }
-        uint32_t left[R][4];
-        left_of<TYPE, ROWS>(p, left);
-#pragma unroll
-        for (int i = 0; i < E / 16; i++) {
-            uint32_t v[4];
-            load_transposed(v, tile + v_row + 32 * i);
-            const uint32_t low[2] = {v[0], v[1]}, high[2] = {v[2], v[3]};
-#pragma unroll
-            for (int r = 0; r < R; r++) {
-                multiply_16x8x16<TYPE>(acc[2 * i], left[r], low);
-                multiply_16x8x16<TYPE>(acc[2 * i + 1], left[r], high);
-            }
-        }
+        multiply_keys<TYPE, D, ROWS>(scores, tile + k_row, q, q_shared);
+        scale_scores<ROWS>(at, scores, p);
+        continue_softmax(rows, bias, p, shrink);
+        shrink_sums(acc, shrink);
+        add_values<TYPE, ROWS>(acc, p, tile + v_row);
     }
-#undef FETCH
 
     __syncwarp(); /* the last tile has been used */
-    float *found = (float *)(void *)ring;
-#pragma unroll
-    for (int r = 0; r < R; r++) {
-        float *to = found + (g + 8 * r) * F::LD + 2 * t;
-#pragma unroll
-        for (int i = 0; i < E / 8; i++) {
-            float2 two = {acc[i][2 * r], acc[i][2 * r + 1]};
-            if (ROWS == 8) {
-                two.x += acc[i][2];
-                two.y += acc[i][3];
-            }
-            *(float2 *)(void *)(to + 8 * i) = two;
-        }
-        sum[r] += __shfl_xor_sync(FULL_WARP, sum[r], 1);
-        sum[r] += __shfl_xor_sync(FULL_WARP, sum[r], 2);
-        if (t == 0) {
-            found[F::MAX + g + 8 * r] = max[r];
-            found[F::SUM + g + 8 * r] = sum[r];
-        }
-    }
+    store_found<E, ROWS>((float *)(void *)ring, acc, rows);
     __syncthreads(); /* what all warps found is there */
     const int ring_floats = stages * T::BYTES / (int)sizeof(float);
-    for (int r = threadIdx.x / 32; r < ROWS && r < place.n_rows; r += n_warps) {
-        const OfRow<F> of_row = {(const float *)(const void *)rings, ring_floats, r};
+    for (int r = warp; r < ROWS && r < place.n_rows; r += n_warps) {
+        const OfRow<Found<E, ROWS> > of_row = {(const float *)(const void *)rings, ring_floats, r};
         write_row<MOST_WARPS>(at, query_of(place, r), of_row, n_warps, few.partial);
     }
 }
