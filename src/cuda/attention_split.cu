@@ -225,7 +225,110 @@ static __device__ __forceinline__ Row query_of(const Place &p, int64_t m) {
     return at;
 }
 
-/* ---- the kernel ---- */
+/* ---- the steps of a block ---- */
+
+/* Keys of the block's K/V head and, where they are other bytes, its values; `keys` of them are a tile. */
+struct Source {
+    const char *k, *v;
+    int keys, tile; /* tile: in bytes */
+};
+static __device__ __forceinline__ Source source_of(const Split &sp, const Place &place) {
+    const Row kv = {0, place.hk, place.s};
+    Source from;
+    from.k = row_data(sp.at.k, kv);
+    from.v = row_data(sp.at.v, kv);
+    from.keys = KEYS * sp.key_warps;
+    from.tile = from.keys * (sp.k.stride + (sp.same ? 0 : sp.v.stride));
+    return from;
+}
+/* As copies of this thread: they are waited for, then the barrier shows them to all. */
+static __device__ __forceinline__ void fetch_tile(const Split &sp, const Source &from, char *to,
+                                                  int64_t key, int64_t last) {
+    const int64_t left = last - key;
+    const int n = left < from.keys ? (int)left : from.keys, n_warps = blockDim.x / 32;
+    const size_t k_step = sp.at.k.nb[1], v_step = sp.at.v.nb[1];
+    fetch_rows(sp.k, to, from.k + (size_t)key * k_step, k_step, n, n_warps);
+    if (!sp.same)
+        fetch_rows(sp.v, to + from.keys * sp.k.stride, from.v + (size_t)key * v_step, v_step, n,
+                   n_warps);
+}
+static __device__ __forceinline__ void load_queries(const Attention &at, const Place &place, int rows,
+                                                    float *q) {
+    const int d = (int)at.q.ne[0];
+    for (int r = threadIdx.x / 32; r < rows; r += blockDim.x / 32) {
+        const bool mine = place.m0 + r < place.n_rows;
+        const char *x = row_data(at.q, query_of(place, mine ? place.m0 + r : 0));
+        for (int i = threadIdx.x % 32; i < d; i += 32)
+            q[r * d + i] = mine ? *(const float *)(const void *)(x + (size_t)i * at.q.nb[0]) : 0.0f;
+    }
+}
+
+/* The rows of a warp: where their masks lie, and the state of their softmax; sums are of the lane. */
+template <int RT> struct Rows {
+    const char *mask[RT];
+    float max[RT], sum[RT], slope[RT];
+};
+template <int RT>
+static __device__ __forceinline__ Rows<RT> begin_rows(const Attention &at, const Place &place,
+                                                          int64_t m) {
+    Rows<RT> rows;
+#pragma unroll
+    for (int r = 0; r < RT; r++) {
+        const bool mine = m + r < place.n_rows;
+        const Row from = query_of(place, mine ? m + r : 0);
+        rows.max[r] = -INFINITY;
+        rows.sum[r] = 0.0f;
+        rows.slope[r] = alibi_slope(at.max_bias, at.base + from.i2, at.n_head);
+        rows.mask[r] = NULL;
+        if (at.mask.data) {
+            const Row of = {from.i1, from.i2 % at.mask.ne[2], place.s % at.mask.ne[3]};
+            rows.mask[r] = row_data(at.mask, of);
+        }
+    }
+    return rows;
+}
+
+/* The biases of the lane's key, -inf where a row does not see it. Does any row see it? */
+template <int RT>
+static __device__ __forceinline__ bool load_biases(const Attention &at, const Place &place,
+                                                   const Rows<RT> &rows, int64_t m, int64_t key,
+                                                   float (&bias)[RT]) {
+    bool seen = false;
+#pragma unroll
+    for (int r = 0; r < RT; r++) {
+        bias[r] = key < place.last && m + r < place.n_rows ? 0.0f : -INFINITY;
+        if (rows.mask[r] && bias[r] == 0.0f)
+            bias[r] = load_plain(at.mask.type, rows.mask[r] + (size_t)key * at.mask.nb[0]);
+        seen = seen || bias[r] != -INFINITY;
+    }
+    return seen;
+}
+
+/* The softmax goes on with products x of the lane's key; p: the probabilities, up to its sum. */
+template <int RT, int NC>
+static __device__ __forceinline__ void continue_softmax(const Attention &at, Rows<RT> &rows, float (&acc)[RT][2 * NC],
+                                                        const float (&x)[RT],
+                                                        const float (&bias)[RT], float *p) {
+#pragma unroll
+    for (int r = 0; r < RT; r++) {
+        float score = x[r] * at.scale;
+        if (at.softcap != 0.0f) score = at.softcap * tanhf(score / at.softcap);
+        if (rows.mask[r]) score += rows.slope[r] * bias[r];
+        if (bias[r] == -INFINITY) score = -INFINITY;
+        const float best = fmaxf(rows.max[r], warp_max(score));
+        if (best > rows.max[r]) {
+            const float shrink = expf(rows.max[r] - best); /* 0 at first */
+            rows.sum[r] *= shrink;
+#pragma unroll
+            for (int i = 0; i < 2 * NC; i++) acc[r][i] *= shrink;
+            rows.max[r] = best;
+        }
+        const float y =
+            bias[r] == -INFINITY ? 0.0f : expf(score - (best == -INFINITY ? 0.0f : best));
+        rows.sum[r] += y;
+        p[r * KEYS + threadIdx.x % 32] = y;
+    }
+}
 
 /* What the warps found of a row: [key_warps][e + 2]. */
 struct OfRow {
@@ -236,133 +339,15 @@ struct OfRow {
     __device__ float value(int w, int i) const { return x[w * (e + 2) + i]; }
 };
 
-/* grid: x groups of rows, y parts of the keys, z K/V heads and sequences. Shared: q F32 [rows][d],
- * probabilities [rows][key_warps][KEYS], the tiles; at the end, in their place, what was found */
+/* What the warp found, as OfRow reads it: row r at to + r * n_warps * (e + 2). */
 template <int RT, int NC>
-static __global__ void __launch_bounds__(THREADS, RT > 2 || NC > 4 ? 2 : 4) split_kernel(Split sp) {
-    CUDA_DYNAMIC_SHARED(char, shared);
-    next_may_start();
-    previous_done();
-    const Attention &at = sp.at;
-    const int d = (int)at.q.ne[0], e = (int)at.v.ne[0], rows = RT * sp.row_warps;
-    const int lane = threadIdx.x % 32, n_warps = blockDim.x / 32;
-    const int row_warp = threadIdx.x / 32 % sp.row_warps,
-              key_warp = threadIdx.x / 32 / sp.row_warps;
-    const int keys = KEYS * sp.key_warps, tile = keys * (sp.k.stride + (sp.same ? 0 : sp.v.stride));
-    const Place place = place_of(sp, rows);
-    float *q = (float *)(void *)shared, *p = q + rows * d;
-    char *tiles = (char *)(void *)(p + rows * sp.key_warps * KEYS);
-    const Row kv = {0, place.hk, place.s};
-    const char *k_head = row_data(at.k, kv), *v_head = row_data(at.v, kv);
-
-    /* as copies of this thread: they are waited for, then the barrier shows them to all */
-#define FETCH(stage, key)                                                                          \
-    {                                                                                              \
-        const int64_t left_ = place.last - (key);                                                  \
-        const int n_ = left_ < keys ? (int)left_ : keys;                                           \
-        char *to_ = tiles + (stage)*tile;                                                          \
-        fetch_rows(sp.k, to_, k_head + (size_t)(key)*at.k.nb[1], at.k.nb[1], n_, n_warps);         \
-        if (!sp.same)                                                                              \
-            fetch_rows(sp.v, to_ + keys * sp.k.stride, v_head + (size_t)(key)*at.v.nb[1],          \
-                       at.v.nb[1], n_, n_warps);                                                   \
-    }
-    FETCH(0, place.first)
-    copies_begun();
-    for (int r = threadIdx.x / 32; r < rows; r += n_warps) {
-        const bool mine = place.m0 + r < place.n_rows;
-        const char *x = row_data(at.q, query_of(place, mine ? place.m0 + r : 0));
-        for (int i = lane; i < d; i += 32)
-            q[r * d + i] = mine ? *(const float *)(const void *)(x + (size_t)i * at.q.nb[0]) : 0.0f;
-    }
-
-    float max[RT], sum[RT], slope[RT], acc[RT][2 * NC];
-    const char *mask[RT];
-    const int64_t m = place.m0 + row_warp * RT;
+static __device__ __forceinline__ void store_found(const Rows<RT> &rows,
+                                                   const float (&acc)[RT][2 * NC], float *to, int e,
+                                                   int n_warps) {
+    const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int r = 0; r < RT; r++) {
-        const bool mine = m + r < place.n_rows;
-        const Row from = query_of(place, mine ? m + r : 0);
-        max[r] = -INFINITY;
-        sum[r] = 0.0f;
-        slope[r] = alibi_slope(at.max_bias, at.base + from.i2, at.n_head);
-        mask[r] = NULL;
-        if (at.mask.data) {
-            const Row of = {from.i1, from.i2 % at.mask.ne[2], place.s % at.mask.ne[3]};
-            mask[r] = row_data(at.mask, of);
-        }
-#pragma unroll
-        for (int i = 0; i < 2 * NC; i++) acc[r][i] = 0.0f;
-    }
-    float *p_mine = p + (key_warp * sp.row_warps + row_warp) * RT * KEYS;
-
-    int stage = 0;
-    for (int64_t first = place.first; first < place.last; first += keys) {
-        const bool more = first + keys < place.last;
-        if (sp.stages == 2) {
-            if (more) FETCH(stage ^ 1, first + keys)
-            copies_begun();
-        }
-        const int64_t key = first + key_warp * KEYS + lane;
-        float bias[RT], seen = -INFINITY;
-#pragma unroll
-        for (int r = 0; r < RT; r++) {
-            bias[r] = key < place.last && m + r < place.n_rows ? 0.0f : -INFINITY;
-            if (mask[r] && bias[r] == 0.0f)
-                bias[r] = load_plain(at.mask.type, mask[r] + (size_t)key * at.mask.nb[0]);
-            if (bias[r] != -INFINITY) seen = 0.0f;
-        }
-        if (sp.stages == 2) {
-            copies_done<1>();
-        } else {
-            copies_done<0>();
-        }
-        __syncthreads(); /* the tile is there, and at first q */
-        if (warp_max(seen) == 0.0f) {
-            const char *k_tile = tiles + stage * tile, *v_tile = k_tile;
-            if (!sp.same) v_tile += keys * sp.k.stride;
-            const int v_stride = sp.same ? sp.k.stride : sp.v.stride;
-            float x[RT];
-            scores_of<RT>(at.k.type, k_tile + (key_warp * KEYS + lane) * sp.k.stride,
-                          q + row_warp * RT * d, d, x);
-#pragma unroll
-            for (int r = 0; r < RT; r++) {
-                float score = x[r] * at.scale;
-                if (at.softcap != 0.0f) score = at.softcap * tanhf(score / at.softcap);
-                if (mask[r]) score += slope[r] * bias[r];
-                if (bias[r] == -INFINITY) score = -INFINITY;
-                const float best = fmaxf(max[r], warp_max(score));
-                if (best > max[r]) {
-                    const float shrink = expf(max[r] - best); /* 0 at first */
-                    sum[r] *= shrink;
-#pragma unroll
-                    for (int i = 0; i < 2 * NC; i++) acc[r][i] *= shrink;
-                    max[r] = best;
-                }
-                const float y =
-                    bias[r] == -INFINITY ? 0.0f : expf(score - (best == -INFINITY ? 0.0f : best));
-                sum[r] += y;
-                p_mine[r * KEYS + lane] = y;
-            }
-            __syncwarp(); /* the lanes read each other's */
-            values_of<RT, NC>(at.v.type, p_mine, v_tile + key_warp * KEYS * v_stride, v_stride, e,
-                              acc);
-        }
-        __syncthreads(); /* the tile and the probabilities have been used */
-        if (sp.stages == 1) {
-            if (more) FETCH(0, first + keys)
-            copies_begun();
-        } else {
-            stage ^= 1;
-        }
-    }
-#undef FETCH
-
-    /* all copies that were begun have been waited for: the tiles' place is free */
-    float *found = (float *)(void *)tiles;
-#pragma unroll
-    for (int r = 0; r < RT; r++) {
-        float *to = found + ((row_warp * RT + r) * sp.key_warps + key_warp) * (e + 2);
-        const float total = warp_sum(sum[r]);
+    for (int r = 0; r < RT; r++, to += n_warps * (e + 2)) {
+        const float total = warp_sum(rows.sum[r]);
 #pragma unroll
         for (int c = 0; c < NC; c++) {
             const int i = 64 * c + 2 * lane;
@@ -371,12 +356,80 @@ static __global__ void __launch_bounds__(THREADS, RT > 2 || NC > 4 ? 2 : 4) spli
             to[i + 1] = acc[r][2 * c + 1];
         }
         if (lane == 0) {
-            to[e] = max[r];
+            to[e] = rows.max[r];
             to[e + 1] = total;
         }
     }
+}
+
+/* ---- the kernel ---- */
+
+/* grid: x groups of rows, y parts of the keys, z K/V heads and sequences. Shared: q F32 [rows][d],
+ * probabilities [rows][key_warps][KEYS], the tiles; at the end, in their place, what was found */
+template <int RT, int NC>
+static __global__ void __launch_bounds__(THREADS, RT > 2 || NC > 4 ? 2 : 4) split_kernel(Split sp) {
+    CUDA_DYNAMIC_SHARED(char, shared);
+    next_may_start();
+    previous_done();
+    const Attention &at = sp.at;
+    const int d = (int)at.q.ne[0], e = (int)at.v.ne[0], n_rows = RT * sp.row_warps;
+    const int lane = threadIdx.x % 32, row_warp = threadIdx.x / 32 % sp.row_warps,
+              key_warp = threadIdx.x / 32 / sp.row_warps;
+    const Place place = place_of(sp, n_rows);
+    const Source source = source_of(sp, place);
+    float *q = (float *)(void *)shared, *p = q + n_rows * d;
+    char *tiles = (char *)(void *)(p + n_rows * sp.key_warps * KEYS);
+
+    fetch_tile(sp, source, tiles, place.first, place.last);
+    copies_begun();
+    load_queries(at, place, n_rows, q);
+    const int64_t m = place.m0 + row_warp * RT;
+    Rows<RT> rows = begin_rows<RT>(at, place, m);
+    float acc[RT][2 * NC] = {};
+    q += row_warp * RT * d;
+    p += (key_warp * sp.row_warps + row_warp) * RT * KEYS;
+
+    int stage = 0;
+    for (int64_t first = place.first; first < place.last; first += source.keys) {
+        const int64_t next = first + source.keys;
+        if (sp.stages == 2) {
+            if (next < place.last)
+                fetch_tile(sp, source, tiles + (stage ^ 1) * source.tile, next, place.last);
+            copies_begun();
+        }
+        float bias[RT], x[RT];
+        const int own = key_warp * KEYS + lane; /* key of the tile */
+        const bool seen = load_biases(at, place, rows, m, first + own, bias);
+        if (sp.stages == 2) {
+            copies_done<1>();
+        } else {
+            copies_done<0>();
+        }
+        __syncthreads(); /* the tile is there, and at first q */
+        if (warp_max(seen ? 0.0f : -INFINITY) == 0.0f) {
+            const char *k_tile = tiles + stage * source.tile, *v_tile = k_tile;
+            if (!sp.same) v_tile += source.keys * sp.k.stride;
+            const int v_stride = sp.same ? sp.k.stride : sp.v.stride;
+            scores_of<RT>(at.k.type, k_tile + own * sp.k.stride, q, d, x);
+            continue_softmax<RT, NC>(at, rows, acc, x, bias, p);
+            __syncwarp(); /* the lanes read each other's */
+            values_of<RT, NC>(at.v.type, p, v_tile + key_warp * KEYS * v_stride, v_stride, e, acc);
+        }
+        __syncthreads(); /* the tile and the probabilities have been used */
+        if (sp.stages == 1) {
+            if (next < place.last) fetch_tile(sp, source, tiles, next, place.last);
+            copies_begun();
+        } else {
+            stage ^= 1;
+        }
+    }
+
+    /* all copies that were begun have been waited for: the tiles' place is free */
+    float *found = (float *)(void *)tiles;
+    store_found<RT, NC>(rows, acc, found + (row_warp * RT * sp.key_warps + key_warp) * (e + 2), e,
+                        sp.key_warps);
     __syncthreads(); /* what all warps found is there */
-    for (int r = threadIdx.x / 32; r < rows && place.m0 + r < place.n_rows; r += blockDim.x / 32) {
+    for (int r = threadIdx.x / 32; r < n_rows && place.m0 + r < place.n_rows; r += blockDim.x / 32) {
         const OfRow of_row = {found + r * sp.key_warps * (e + 2), e};
         write_row<WARPS>(at, query_of(place, place.m0 + r), of_row, sp.key_warps, sp.partial);
     }

@@ -421,6 +421,70 @@ static __global__ void __launch_bounds__(THREADS, blocks_of(TYPE, N, ROWS, WHOLE
 
 /* ---- plain types ---- */
 
+/* 16 bytes of a row of F32, F16 or BF16, the i-th, as floats. */
+template <int TYPE, int WIDTH>
+static __device__ __forceinline__ void load_wide(const char *row, int64_t i, float (&x)[WIDTH]) {
+    const uint4 v = ((const uint4 *)(const void *)row)[i];
+    const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int j = 0; j < WIDTH; j++) {
+        const uint16_t h = (uint16_t)(words[j * 4 / WIDTH] >> (j % 2 * 16));
+        x[j] = TYPE == SHEAF_TYPE_F32   ? sheaf__bits_f32(words[j % 4])
+               : TYPE == SHEAF_TYPE_F16 ? f16_to_f32(h)
+                                        : sheaf__bf16_to_f32(h);
+    }
+}
+/* sum += the lane's products, 16 bytes of each row of a at a time. */
+template <int TYPE, int WIDTH, int N, int ROWS>
+static __device__ __forceinline__ void add_wide(float (&sum)[ROWS][N], const char *const (&w)[ROWS],
+                                                const Task &t, int64_t k) {
+#pragma unroll 4
+    for (int64_t i = threadIdx.x % 32; i < k / WIDTH; i += 32) {
+        float x[ROWS][WIDTH];
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) load_wide<TYPE>(w[r], i, x[r]);
+#pragma unroll
+        for (int c = 0; c < N; c++) {
+            if (c >= t.n) break;
+            const float4 *b =
+                (const float4 *)(const void *)(t.b + (size_t)c * t.b_step) + i * (WIDTH / 4);
+#pragma unroll
+            for (int j = 0; j < WIDTH; j += 4) {
+                const float4 v = b[j / 4];
+#pragma unroll
+                for (int r = 0; r < ROWS; r++) {
+                    float s = fmaf(x[r][j], v.x, sum[r][c]);
+                    s = fmaf(x[r][j + 1], v.y, s);
+                    s = fmaf(x[r][j + 2], v.z, s);
+                    sum[r][c] = fmaf(x[r][j + 3], v.w, s);
+                }
+            }
+        }
+    }
+}
+/* The same, an element at a time. */
+template <int N, int ROWS>
+static __device__ __forceinline__ void add_each(float (&sum)[ROWS][N], const char *const (&w)[ROWS],
+                                                int type, const Task &t, int64_t k) {
+    for (int64_t i = threadIdx.x % 32; i < k; i += 32) {
+        for (int c = 0; c < N && c < t.n; c++) {
+            const float b = ((const float *)(const void *)(t.b + (size_t)c * t.b_step))[i];
+            for (int r = 0; r < ROWS; r++)
+                sum[r][c] = fmaf(load_dense(type, w[r], i), b, sum[r][c]);
+        }
+    }
+}
+/* The first KiB of each row, if it is wide: all that stand ready ask for some 16 MB, which the L2 cache keeps while a
+ * product before them streams through it. */
+template <int ROWS>
+static __device__ __forceinline__ void prefetch_first(const char *const (&w)[ROWS], bool wide,
+                                                      int64_t bytes) {
+    const int lane = threadIdx.x % 32;
+    const int64_t left = bytes - (int64_t)lane * 128;
+    for (int r = 0; r < ROWS && wide && left > 0 && lane < 8; r++)
+        prefetch(w[r] + (size_t)lane * 128, left < 128 ? (unsigned)left : 128u);
+}
+
 /* TYPE: COUNT is any type, an element at a time. wide: rows of a and b begin at multiples of 16 bytes and
  * have whole groups of 8 elements */
 template <int TYPE, int N, int ROWS>
@@ -442,63 +506,14 @@ static __global__ void mul_vec_plain_kernel(Product p, int64_t n_y, int64_t n_z,
                 w[r] = t.a + (size_t)(row + r < m ? row + r : row) * which.nb1;
                 for (int c = 0; c < N; c++) sum[r][c] = 0.0f;
             }
-            if (p.early && TYPE == SHEAF_TYPE_COUNT) {
-                previous_done();
-            } else if (p.early) {
-                /* The first KiB of each row: all that stand ready ask for some 16 MB, which the L2 cache keeps
-                 * while a product before them streams through it. */
-                const int64_t bytes = k * (int64_t)(WIDTH == 4 ? sizeof(float) : sizeof(short));
-                const int64_t left = bytes - (int64_t)lane * 128;
-                for (int r = 0; r < ROWS && wide && left > 0 && lane < 8; r++)
-                    prefetch(w[r] + (size_t)lane * 128, left < 128 ? (unsigned)left : 128u);
+            if (p.early) {
+                if (TYPE != SHEAF_TYPE_COUNT ) prefetch_first(w, wide, k * (16 / WIDTH));
                 previous_done();
             }
             if (wide && !t.zero) {
-#pragma unroll 4
-                for (int64_t i = lane; i < k / WIDTH; i += 32) {
-                    float x[ROWS][WIDTH];
-#pragma unroll
-                    for (int r = 0; r < ROWS; r++) {
-                        const uint4 v = ((const uint4 *)(const void *)w[r])[i];
-                        const uint32_t words[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-                        for (int j = 0; j < WIDTH; j++) {
-                            const uint16_t h = (uint16_t)(words[j * 4 / WIDTH] >> (j % 2 * 16));
-                            x[r][j] = TYPE == SHEAF_TYPE_F32   ? sheaf__bits_f32(words[j % 4])
-                                      : TYPE == SHEAF_TYPE_F16 ? f16_to_f32(h)
-                                                               : sheaf__bf16_to_f32(h);
-                        }
-                    }
-#pragma unroll
-                    for (int c = 0; c < N; c++) {
-                        if (c >= t.n) break;
-                        const float4 *b =
-                            (const float4 *)(const void *)(t.b + (size_t)c * t.b_step) +
-                            i * (WIDTH / 4);
-#pragma unroll
-                        for (int j = 0; j < WIDTH; j += 4) {
-                            const float4 v = b[j / 4];
-#pragma unroll
-                            for (int r = 0; r < ROWS; r++) {
-                                float s = fmaf(x[r][j], v.x, sum[r][c]);
-                                s = fmaf(x[r][j + 1], v.y, s);
-                                s = fmaf(x[r][j + 2], v.z, s);
-                                sum[r][c] = fmaf(x[r][j + 3], v.w, s);
-                            }
-                        }
-                    }
-                }
+                add_wide<TYPE, WIDTH>(sum, w, t, k);
             } else if (!t.zero) {
-                for (int64_t i = lane; i < k; i += 32) {
-                    for (int c = 0; c < N && c < t.n; c++) {
-                        const float b =
-                            ((const float *)(const void *)(t.b + (size_t)c * t.b_step))[i];
-                        for (int r = 0; r < ROWS; r++)
-                            sum[r][c] = fmaf(
-                                load_dense(TYPE == SHEAF_TYPE_COUNT ? p.a.type : TYPE, w[r], i), b,
-                                sum[r][c]);
-                    }
-                }
+                add_each(sum, w, TYPE == SHEAF_TYPE_COUNT ? p.a.type : TYPE, t, k);
             }
             for (int r = 0; r < ROWS; r++) {
                 for (int c = 0; c < N; c++) {

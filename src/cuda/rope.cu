@@ -240,6 +240,35 @@ static __device__ __forceinline__ Pairs load_pairs(const Rope &r, const float *x
     return p;
 }
 
+/* Where a head of a position is written. */
+struct Results {
+    float *norm, *mul, *y;
+    char *row; /* of the cache; NULL: none */
+};
+/* Pair i of a head, or an element behind the pairs: its norm and that times w, if part p has them, then turned. */
+static __device__ __forceinline__ void write_pair(const Rope &r, const Turned &p, const Results &to,
+                                                  int64_t i, float x0, float x1, float scale,
+                                                  float2 angle) {
+    const bool turn = i < r.shape.n_pairs;
+    const struct sheaf__rope_pair e = sheaf__rope_pair(&r.shape, i);
+    if (p.norm.data) {
+        x0 *= scale;
+        x1 *= scale;
+        to.norm[e.e0] = x0;
+        if (turn) to.norm[e.e1] = x1;
+        x0 *= p.w[e.e0];
+        x1 *= p.w[e.e1];
+        to.mul[e.e0] = x0;
+        if (turn) to.mul[e.e1] = x1;
+    }
+    const float s = angle.x, c = angle.y;
+    const float y0 = turn ? x0 * c - x1 * s : x0, y1 = x0 * s + x1 * c;
+    to.y[e.e0] = y0;
+    if (turn) to.y[e.e1] = y1;
+    if (to.row) store_plain(p.cache.type, y0, to.row + (size_t)e.e0 * p.cache.nb0);
+    if (to.row && turn) store_plain(p.cache.type, y1, to.row + (size_t)e.e1 * p.cache.nb0);
+}
+
 /* grid: x positions, y groups of heads of both parts, then pieces of the values; shared: sine and
  * cosine of the pairs */
 static __global__ void turn_kernel(Turn t) {
@@ -291,34 +320,16 @@ static __global__ void turn_kernel(Turn t) {
     }
     const bool elsewhere = !p.cache.data || is_given_up(t, i2, id);
     const bool keep = !__syncthreads_or(elsewhere); /* the angles are there, and later positions were seen */
-    float *y = head_at(p.dst, h, i2), *norm = head_at(p.norm, h, i2), *mul = head_at(p.mul, h, i2);
-    char *row =
-        keep ? p.cache.data + (size_t)id * p.cache.nb1 + (size_t)(h * t.d) * p.cache.nb0 : NULL;
+    Results to = {head_at(p.norm, h, i2), head_at(p.mul, h, i2), head_at(p.dst, h, i2), NULL};
+    if (keep) to.row = p.cache.data + (size_t)id * p.cache.nb1 + (size_t)(h * t.d) * p.cache.nb0;
     for (int64_t first = own; first < end; first += 32 * AT_ONCE) {
         if (first != own) pairs = load_pairs(r, x, first, end);
 #pragma unroll
         for (int k = 0; k < AT_ONCE; k++) {
             const int64_t i = first + 32 * k;
             if (i >= end) break;
-            const bool turn = i < n_pairs;
-            const struct sheaf__rope_pair e = sheaf__rope_pair(&r.shape, i);
-            float x0 = pairs.x0[k], x1 = pairs.x1[k];
-            if (p.norm.data) {
-                x0 *= scale;
-                x1 *= scale;
-                norm[e.e0] = x0;
-                if (turn) norm[e.e1] = x1;
-                x0 *= p.w[e.e0];
-                x1 *= p.w[e.e1];
-                mul[e.e0] = x0;
-                if (turn) mul[e.e1] = x1;
-            }
-            const float s = turn ? angle[i].x : 0.0f, c = turn ? angle[i].y : 0.0f;
-            const float y0 = turn ? x0 * c - x1 * s : x0, y1 = x0 * s + x1 * c;
-            y[e.e0] = y0;
-            if (turn) y[e.e1] = y1;
-            if (keep) store_plain(p.cache.type, y0, row + (size_t)e.e0 * p.cache.nb0);
-            if (keep && turn) store_plain(p.cache.type, y1, row + (size_t)e.e1 * p.cache.nb0);
+            const float2 none = {0.0f, 0.0f};
+            write_pair(r, p, to, i, pairs.x0[k], pairs.x1[k], scale, i < n_pairs ? angle[i] : none);
         }
     }
 }

@@ -138,6 +138,53 @@ struct Chain {      /* all F32 of one shape, dense rows; data NULL: not there */
     Rounded rounded; /* of out */
 };
 
+/* One row, elements of 4. */
+struct ChainRow {
+    float *a, *b, *sum, *norm, *out; /* NULL: not there */
+    int row, n;
+};
+template <bool WIDE> static __device__ __forceinline__ ChainRow chain_row(const Chain &c, int row) {
+    ChainRow x;
+    x.a = row_of<WIDE>(c.a, row);
+    x.norm = row_of<WIDE>(c.norm, row);
+    x.b = c.b.data ? row_of<WIDE>(c.b, row) : NULL;
+    x.sum = c.b.data ? row_of<WIDE>(c.sum, row) : NULL;
+    x.out = c.out.data ? row_of<WIDE>(c.out, row) : NULL;
+    x.row = row;
+    x.n = (int)c.a.ne[0];
+    return x;
+}
+static __device__ __forceinline__ void add_four(Four &x, const Four &y) {
+    for (int j = 0; j < 4; j++) x.v[j] += y.v[j];
+}
+static __device__ __forceinline__ void scale_four(Four &x, float scale) {
+    for (int j = 0; j < 4; j++) x.v[j] *= scale;
+}
+static __device__ __forceinline__ void multiply_four(Four &x, const Four &y) {
+    for (int j = 0; j < 4; j++) x.v[j] *= y.v[j];
+}
+/* From element i on: x, or x and y added, which are stored. */
+template <bool WIDE>
+static __device__ __forceinline__ Four load_sum(const ChainRow &r, int i) {
+    Four x = load_four(r.a, i, r.n, WIDE);
+    if (!r.b) return x;
+    add_four(x, load_four(r.b, i, r.n, WIDE));
+    store_four(r.sum, i, r.n, WIDE, x);
+    return x;
+}
+/* From element i on: the norm of x, and that times w. */
+template <bool WIDE>
+static __device__ __forceinline__ void store_norm(const Chain &c, const ChainRow &r, int i, Four x,
+                                                  const Four &w, float scale) {
+    if (i < r.n) {
+        scale_four(x, scale);
+        store_four(r.norm, i, r.n, WIDE, x);
+        multiply_four(x, w);
+        if (r.out) store_four(r.out, i, r.n, WIDE, x);
+    }
+    round_four(c.rounded, (unsigned)r.row, i, r.n, x);
+}
+
 /* A thread takes four elements at a time, in the order of add_squares. Those of the first KEPT times it keeps between
  * the sum of squares and the norm, so that a row of 4096 for each is read once, by loads that do not wait for one
  * another. The rest of a longer row goes through memory. */
@@ -159,65 +206,35 @@ static __global__ void __launch_bounds__(1024, 1) chain_kernel(Chain c) {
     }
     if (c.early) previous_done();
     for (int row = (int)blockIdx.x; row < c.n_rows; row += (int)gridDim.x) {
-        float *const a = row_of<WIDE>(c.a, row), *const norm = row_of<WIDE>(c.norm, row);
-        float *const b = c.b.data ? row_of<WIDE>(c.b, row) : NULL;
-        float *const sum_row = c.b.data ? row_of<WIDE>(c.sum, row) : NULL;
-        float *const out = c.out.data ? row_of<WIDE>(c.out, row) : NULL;
+        const ChainRow r = chain_row<WIDE>(c, row);
         float sum = 0.0f;
 #pragma unroll 1
         for (int i = own; c.blocks.n_blocks && i < n; i += step)
             for (int j = i; j < i + 4 && j < n; j++)
-                (c.to_b ? b : a)[j] = sum_at(c.blocks, (size_t)row * (size_t)n + (size_t)j);
+                (c.to_b ? r.b : r.a)[j] = sum_at(c.blocks, (size_t)row * (size_t)n + (size_t)j);
         Four v[KEPT];
 #pragma unroll
-        for (int k = 0; k < KEPT; k++) v[k] = load_four(a, own + k * step, n, WIDE);
+        for (int k = 0; k < KEPT; k++) v[k] = load_four(r.a, own + k * step, n, WIDE);
 #pragma unroll
-        for (int k = 0; k < KEPT && b; k++) {
-            const Four y = load_four(b, own + k * step, n, WIDE);
-            for (int j = 0; j < 4; j++) v[k].v[j] += y.v[j];
-        }
+        for (int k = 0; k < KEPT && r.b; k++)
+            add_four(v[k], load_four(r.b, own + k * step, n, WIDE));
 #pragma unroll
         for (int k = 0; k < KEPT; k++) {
-            if (b) store_four(sum_row, own + k * step, n, WIDE, v[k]); /* which may be a or b */
+            if (r.b) store_four(r.sum, own + k * step, n, WIDE, v[k]); /* which may be a or b */
             sum = add_squares(sum, v[k]);
         }
 #pragma unroll 1
-        for (int i = own + KEPT * step; i < n; i += step) {
-            Four x = load_four(a, i, n, WIDE);
-            if (b) {
-                const Four y = load_four(b, i, n, WIDE);
-                for (int j = 0; j < 4; j++) x.v[j] += y.v[j];
-                store_four(sum_row, i, n, WIDE, x);
-            }
-            sum = add_squares(sum, x);
-        }
+        for (int i = own + KEPT * step; i < n; i += step)
+            sum = add_squares(sum, load_sum<WIDE>(r, i));
         sum = block_sum(sum, scratch);
         const float scale = 1.0f / sqrtf(sum / (float)n + c.eps);
 #pragma unroll
-        for (int k = 0; k < KEPT; k++) {
-            const int i = own + k * step;
-            if (i < n) {
-                for (int j = 0; j < 4; j++) v[k].v[j] *= scale;
-                store_four(norm, i, n, WIDE, v[k]);
-                for (int j = 0; j < 4; j++) v[k].v[j] *= w[k].v[j];
-                if (out) store_four(out, i, n, WIDE, v[k]);
-            }
-            round_four(c.rounded, (unsigned)row, i, n, v[k]);
-        }
+        for (int k = 0; k < KEPT; k++)
+            store_norm<WIDE>(c, r, own + k * step, v[k], w[k], scale);
 #pragma unroll 1
-        for (int i = own + KEPT * step; i < end; i += step) {
-            Four x = load_four(b ? sum_row : a, i, n, WIDE);
-            if (i < n) {
-                for (int j = 0; j < 4; j++) x.v[j] *= scale;
-                store_four(norm, i, n, WIDE, x);
-            }
-            if (i < n && out) {
-                const Four y = load_four(c.w, i, n, WIDE);
-                for (int j = 0; j < 4; j++) x.v[j] *= y.v[j];
-                store_four(out, i, n, WIDE, x);
-            }
-            round_four(c.rounded, (unsigned)row, i, n, x);
-        }
+        for (int i = own + KEPT * step; i < end; i += step)
+            store_norm<WIDE>(c, r, i, load_four(r.b ? r.sum : r.a, i, n, WIDE),
+                             load_four(c.w, i, c.w ? n : 0, WIDE), scale);
     }
 }
 
