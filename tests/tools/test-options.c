@@ -156,7 +156,9 @@ Test(options, of_other_programs, .timeout = 60) {
     fails("sheaf-run -m x -p y --no-chat --system z", "--no-chat has no messages");
     fails("sheaf-run -m x -cnv --json", "-cnv has many answers");
     fails("sheaf-bench -m x -m y", "one model a run");
-    fails("sheaf-worker llama-cli", "the program stands behind --: sheaf-worker -- llama-cli");
+    fails("sheaf-worker llama-cli",
+          "the program stands behind --: sheaf-worker [OPTIONS] -- PROGRAM");
+    fails("sheaf-worker --fast llama-cli -m x", "the program stands behind --");
     fails("sheaf-worker --", "no program stands behind --");
     fails("sheaf-worker --fast --", "no program stands behind --");
     fails("sheaf-worker --threads 0 -- true", "--threads");

@@ -295,23 +295,28 @@ static enum sheaf_status set_all(const struct options *o) {
     return status ? status : set("SHEAF_DEVICES", o->devices);
 }
 
-static enum sheaf_status check_program(int n_ours, int argc, char **argv) {
-    if (argc > 1 && n_ours == argc && argv[1][0] != '-')
-        return sheaf_set_error(SHEAF_STATUS_INVALID,
-                               "the program stands behind --: sheaf-worker -- %s", argv[1]);
-    if (n_ours == argc - 1)
-        return sheaf_set_error(SHEAF_STATUS_INVALID, "no program stands behind --");
-    return SHEAF_STATUS_SUCCESS;
+/* The n arguments before --, which is there if a program is. */
+static enum sheaf_status read_options(int n, char **argv, bool has_program, struct options *o) {
+    char text[512];
+    const enum sheaf_status status = options_parse(&tool, n, argv, o);
+    bool word = false;
+    for (int i = 1; i < n; i++) word = word || argv[i][0] != '-';
+    if (!status || has_program || !word) return status;
+    snprintf(text, sizeof text, "%s", sheaf_last_error());
+    return sheaf_set_error(
+        status, "%s; the program stands behind --: sheaf-worker [OPTIONS] -- PROGRAM", text);
 }
 
 int main(int argc, char **argv) {
     struct options o = {0};
-    int n_ours = 1; /* arguments before -- */
-    while (n_ours < argc && strcmp(argv[n_ours], "--")) n_ours++;
-    enum sheaf_status status = check_program(n_ours, argc, argv);
-    if (!status) status = options_parse(&tool, n_ours, argv, &o);
+    int n = 1; /* arguments before -- */
+    while (n < argc && strcmp(argv[n], "--")) n++;
+    const bool has_program = n + 1 < argc;
+    enum sheaf_status status = read_options(n, argv, has_program, &o);
     if (!status && (o.help || o.version)) return tool_answer(&tool, o.help);
+    if (!status && n < argc && !has_program)
+        status = sheaf_set_error(SHEAF_STATUS_INVALID, "no program stands behind --");
     if (!status) status = set_all(&o);
     if (status) return tool_is_first() ? tool_refuse(&tool) : TOOL_BAD_USAGE;
-    return n_ours < argc && is_rank_0() ? run_program(argv + n_ours + 1) : serve();
+    return has_program && is_rank_0() ? run_program(argv + n + 1) : serve();
 }
