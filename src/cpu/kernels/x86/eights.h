@@ -584,7 +584,8 @@ INLINE void rows_by_eights(enum sheaf_type type, enum sheaf__act act, int64_t k,
                            float *const *out) {
     const size_t bytes = bytes_of_weights(type, k);
     if (sheaf__cpu_fetch == SHEAF__FETCH_OFTEN) {
-        const struct fetch fetch = fetch_together(EIGHTS_ROWS, bytes, w_stride);
+        const struct fetch fetch =
+            fetch_together(act == SHEAF__ACT_BYTES, EIGHTS_ROWS, bytes, w_stride);
         rows_eights(type, act, EIGHTS_ROWS, k, w, w_stride, nr, fetch, cols, nc, out);
     } else {
         BY_FETCH(bytes, w_stride,

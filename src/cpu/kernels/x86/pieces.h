@@ -255,8 +255,8 @@ INLINE void rows_by_pieces(enum sheaf_type type, enum sheaf__act act, int64_t k,
                            float *const *out) {
     for (int c = 0; c < nc; c++) {
         const char *row = w;
-        BY_FETCH(bytes_of_weights(type, k), w_stride,
-                 for (int64_t r = 0; r < nr; r++, row += w_stride) out[c][r] =
-                     digits_pieces(type, act, k, row, fetch, cols[c]));
+        BY_FETCH_OFTEN(2, FETCH_AHEAD, bytes_of_weights(type, k), w_stride,
+                       for (int64_t r = 0; r < nr; r++, row += w_stride) out[c][r] =
+                           digits_pieces(type, act, k, row, fetch, cols[c]));
     }
 }
