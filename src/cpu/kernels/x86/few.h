@@ -291,7 +291,7 @@ INLINE void few_rows(enum sheaf_type type, enum sheaf__act act, int64_t k, const
 }
 
 /* The same, fetched ahead. */
-INLINE void few_columns(enum sheaf_type type, enum sheaf__act act, int64_t k, const void *w,
+INLINE void few_columns(enum sheaf_type type, enum sheaf__act act, int64_t k, const char *w,
                         size_t w_stride, int64_t nr, const void *const *columns, int nc, int C,
                         float *const *out) {
     const size_t row = bytes_of_weights(type, few_part(act, k, C));
@@ -300,14 +300,14 @@ INLINE void few_columns(enum sheaf_type type, enum sheaf__act act, int64_t k, co
                  few_rows(type, act, k, w, w_stride, nr, fetch, columns, nc, 1, out));
     } else {
         const struct fetch fetch =
-            fetch_few(sheaf__cpu_fetch, by_pieces(type) ? 2 : 1, row, w_stride);
+            fetch_few(sheaf__cpu_fetch, by_pieces(type) || C == 2 ? 2 : 1, row, w_stride);
         few_rows(type, act, k, w, w_stride, nr, fetch, columns, nc, C, out);
     }
 }
 /* Columns 1, 2, 4 or 8 at once; one rounded column has other kernels (rows_by_one). */
-INLINE void rows_by_few(enum sheaf_type type, enum sheaf__act act, int64_t k, const void *w,
-                        size_t w_stride, int64_t nr, const void *const *columns, int nc,
-                        float *const *out) {
+INLINE void rows_at_once(enum sheaf_type type, enum sheaf__act act, int64_t k, const char *w,
+                         size_t w_stride, int64_t nr, const void *const *columns, int nc,
+                         float *const *out) {
     if (nc == 1 && act != SHEAF__ACT_BYTES)
         few_columns(type, act, k, w, w_stride, nr, columns, nc, 1, out);
     else if (nc <= 2)
@@ -316,6 +316,22 @@ INLINE void rows_by_few(enum sheaf_type type, enum sheaf__act act, int64_t k, co
         few_columns(type, act, k, w, w_stride, nr, columns, nc, 4, out);
     else
         few_columns(type, act, k, w, w_stride, nr, columns, nc, SHEAF__TILE_COLS, out);
+}
+/* Five or six columns are four, then the others, which find the same rows in a cache (D192). */
+INLINE void rows_by_few(enum sheaf_type type, enum sheaf__act act, int64_t k, const char *w,
+                        size_t w_stride, int64_t nr, const void *const *columns, int nc,
+                        float *const *out) {
+    if (nc < 5 || nc > 6) {
+        rows_at_once(type, act, k, w, w_stride, nr, columns, nc, out);
+        return;
+    }
+    float *to[SHEAF__TILE_COLS];
+    for (int64_t r = 0; r < nr; r += FEW_ROWS, w += FEW_ROWS * w_stride) {
+        const int64_t rows = nr - r < FEW_ROWS ? nr - r : FEW_ROWS;
+        for (int c = 0; c < nc; c++) to[c] = out[c] + r;
+        rows_at_once(type, act, k, w, w_stride, rows, columns, 4, to);
+        rows_at_once(type, act, k, w, w_stride, rows, columns + 4, nc - 4, to + 4);
+    }
 }
 INLINE void rows_by_one(enum sheaf_type type, enum sheaf__act act, int64_t k, const void *w,
                         size_t w_stride, int64_t nr, const void *const *columns, int nc,
