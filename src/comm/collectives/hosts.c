@@ -63,7 +63,6 @@ static enum sheaf_status exchange_frames(const struct sheaf__sum_steps *s, float
 static void pack_parts(const struct sheaf__sum_steps *s, int n_owners, const float *sum) {
     struct sheaf_comm *comm = s->comm;
     const enum sheaf_type type = wire_type(s);
-    memset(comm->take, 0, (size_t)comm->n_hosts * sizeof *comm->take);
     for (int i = 0; i < n_owners; i++) {
         const int h = sheaf__owner(comm, n_owners, i);
         size_t lo, len;

@@ -164,7 +164,6 @@ static enum sheaf_status run_scheme(struct probe *p, int scheme, size_t bytes, u
     struct sheaf_comm *comm = p->comm;
     const int n = scheme == IN_PARTS ? comm->n_hosts : scheme - ONE_OWNER + 1;
     enum sheaf_status st;
-    memset(comm->take, 0, (size_t)comm->n_hosts * sizeof *comm->take);
     begin(p);
     if (scheme == WHOLE) {
         for (int h = 0; h < comm->n_hosts; h++) comm->take[h] = bytes;

@@ -33,7 +33,7 @@ void sheaf__wire_frames_post(struct sheaf__call *c, size_t bytes);
 void sheaf__wire_frames_post_each(struct sheaf__call *c);
 enum sheaf_status sheaf__wire_frames_wait(struct sheaf__call *c);
 /* The i-th of n owners of a sum, which are spread over the hosts. Owner h adds a part, of
- * comm->take[h] bytes, which is 0 for all other hosts. */
+ * comm->take[h] bytes. */
 static inline int sheaf__owner(const struct sheaf_comm *comm, int n, int i) {
     return (int)((int64_t)i * comm->n_hosts / n);
 }
