@@ -365,6 +365,15 @@ Test(backend_events, copies_between_backends) {
     OK(sheaf_backend_synchronize(b.backend));
     OK(sheaf_backend_tensor_get(b.y, out, 0, sizeof out));
     cr_assert(is(out, 7, 4));
+    for (int i = 1; i <= 5; i++) { /* what follows waits for the whole copy, also for a long one */
+        const float last = (float)i;
+        const size_t at = sheaf_nbytes(a.big) - sizeof last;
+        OK(sheaf_backend_tensor_set(a.big, &last, at, sizeof last));
+        OK(sheaf_backend_tensor_copy_async(a.backend, b.backend, a.big, b.big));
+        OK(sheaf_backend_tensor_get_async(b.backend, b.big, out, at, sizeof last));
+        OK(sheaf_backend_synchronize(b.backend));
+        cr_assert_eq(out[0], last, "copy %d", i);
+    }
     cr_assert_eq(sheaf_backend_tensor_copy_async(a.backend, b.backend, a.y, b.big),
                  SHEAF_STATUS_INVALID);
     down(&a);

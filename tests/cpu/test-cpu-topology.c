@@ -462,6 +462,32 @@ Test(cpu_topology, few_threads_may_move) {
     sheaf__cpu_topology_free(t);
 }
 
+static bool note_cores(void *cores) {
+    *(int *)cores = bound_cores();
+    return false;
+}
+/* The thread of a queue is the first of its device's: one core, of more than one. */
+Test(cpu_topology, queues_are_bound) {
+    sheaf_backend_t backend;
+    int cores = 0;
+    struct sheaf__cpu_topology *t;
+    const int before = bound_cores();
+    cr_assert_eq(sheaf__cpu_topology_load(&t), SHEAF_STATUS_SUCCESS);
+    const bool several = sheaf__cpu_topology_place(t, 0)->n_cores > 1;
+    sheaf__cpu_topology_free(t);
+    struct sheaf_context *ctx = sheaf_init((struct sheaf_init_params){.mem_size = 1 << 16});
+    struct sheaf_tensor *x = sheaf_new_tensor_1d(ctx, SHEAF_TYPE_F32, 4);
+    struct sheaf_cgraph *graph = sheaf_new_graph_custom(ctx, 8);
+    cr_assert_eq(sheaf_build_forward_expand(graph, sheaf_scale(ctx, x, 2)), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_init_by_name("CPU0", NULL, &backend), SHEAF_STATUS_SUCCESS);
+    sheaf_backend_cpu_set_abort_callback(backend, note_cores, &cores);
+    cr_assert_eq(sheaf_backend_graph_compute_async(backend, graph), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_synchronize(backend), SHEAF_STATUS_SUCCESS);
+    cr_expect(cores > 0 && (!several || cores < before), "%d of %d cores", cores, before);
+    sheaf_backend_free(backend);
+    sheaf_free(ctx);
+}
+
 /* ---- buffers ---- */
 
 static size_t resident(void) {
