@@ -46,13 +46,15 @@ enum sheaf_status sheaf_comm_alloc(struct sheaf_comm *comm, int member, size_t b
     if (bytes > SIZE_MAX / 2)
         return sheaf_set_error(SHEAF_STATUS_INVALID, "comm alloc: %zu bytes", bytes);
     const size_t size = sheaf__whole_pages(bytes ? bytes : 1);
-    int fd = -1;
-    if (!single_process(comm)) {
-        if ((fd = sheaf__shared_file(size)) < 0) goto fail;
+    const bool alone = single_process(comm);
+    const int fd = alone ? -1 : sheaf__shared_file(size);
+    void *p = alone || fd >= 0 ? sheaf__shared_view(fd, size) : NULL;
+    if (!p) {
+        sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "comm alloc: cannot get %zu bytes to share: %s",
+                        size, sheaf__errno_text(errno));
+        if (fd >= 0) close(fd);
+        return SHEAF_STATUS_ALLOC_FAILED;
     }
-    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE,
-                   fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED, fd, 0);
-    if (p == MAP_FAILED) goto fail;
     self->own[i] = (struct sheaf__view){++self->n_regions, p, size, true};
     self->own_fd[i] = fd;
     struct sheaf__region *r = entry(comm, comm->place[member], i);
@@ -63,11 +65,6 @@ enum sheaf_status sheaf_comm_alloc(struct sheaf_comm *comm, int member, size_t b
     atomic_store_explicit(&r->serial, self->n_regions, memory_order_release);
     *out = p;
     return SHEAF_STATUS_SUCCESS;
-fail:
-    sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "comm alloc: cannot get %zu bytes to share: %s",
-                    size, sheaf__errno_text(errno));
-    if (fd >= 0) close(fd);
-    return SHEAF_STATUS_ALLOC_FAILED;
 }
 
 static void release(struct sheaf_comm *comm, struct sheaf__member *self, size_t i) {
@@ -123,10 +120,10 @@ static __attribute__((noinline)) bool map_view(struct sheaf__call *c, int place,
     char path[SHEAF__SHARED_PATH_BYTES], doing[256];
     sheaf__shared_path(r->pid, r->fd, path);
     const int fd = sheaf__shared_open(r->pid, r->fd, r->bytes);
-    void *p = fd < 0 ? MAP_FAILED : mmap(NULL, r->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    void *p = fd < 0 ? NULL : sheaf__shared_view(fd, r->bytes);
     const int why = errno;
     if (fd >= 0) close(fd);
-    if (p != MAP_FAILED) {
+    if (p) {
         *v = (struct sheaf__view){serial, p, r->bytes, true};
         return true;
     }

@@ -57,14 +57,17 @@ void sheaf__shared_unmap(void *memory, size_t bytes) {
     if (memory) munmap(memory, sheaf__whole_pages(bytes));
 }
 
-static enum sheaf_status map(int fd, size_t bytes, const char *what, void **out) {
+void *sheaf__shared_view(int fd, size_t bytes) {
     const int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
     void *p = mmap(NULL, sheaf__whole_pages(bytes), PROT_READ | PROT_WRITE, flags, fd, 0);
-    if (p == MAP_FAILED)
-        return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: cannot map %zu bytes: %s", what,
-                               bytes, strerror(errno));
-    *out = p;
-    return SHEAF_STATUS_SUCCESS;
+    return p == MAP_FAILED ? NULL : p;
+}
+
+static enum sheaf_status map(int fd, size_t bytes, const char *what, void **out) {
+    *out = sheaf__shared_view(fd, bytes);
+    return *out ? SHEAF_STATUS_SUCCESS
+                : sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: cannot map %zu bytes: %s", what,
+                                  bytes, sheaf__errno_text(errno));
 }
 
 static enum sheaf_status offer(size_t bytes, const char *what, int *fd, void **memory,

@@ -172,6 +172,8 @@ int sheaf__shared_file(size_t bytes);
 /* That file of another process. -1 and errno if it cannot be opened or is not such a file: reading
  * memory that is mapped beyond a file's end would be a fault. */
 int sheaf__shared_open(uint64_t pid, uint64_t fd, size_t bytes);
+/* Whole pages of the file, or, of fd -1, of memory that no other process has; NULL and errno. */
+void *sheaf__shared_view(int fd, size_t bytes);
 /* How it is reached, for messages. */
 enum { SHEAF__SHARED_PATH_BYTES = 64 };
 void sheaf__shared_path(uint64_t pid, uint64_t fd, char path[static SHEAF__SHARED_PATH_BYTES]);
