@@ -1,10 +1,7 @@
-/* Started collectives: a queue of calls, and one thread a member that makes them, with the code of
- * direct calls.
- *
- * Invariants. A member's collectives run one at a time, in the order of its calls: started ones on
- * this thread, a direct one after the queue is empty. So steps, slots and messages need no locks of
- * their own. While the member computes, the thread sleeps between looks at the wire; once the
- * member waits for it, it looks all the time, as a direct call does. */
+/* Started collectives: a queue of calls (transport/pending.h, with its invariant), and one thread a
+ * member that makes them, with the code of direct calls. While the member computes, the thread
+ * sleeps between looks at the wire; once the member waits for it, it looks all the time, as a
+ * direct call does. */
 #include "comm/group/comm_thread.h"
 
 #include <pthread.h>

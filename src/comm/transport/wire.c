@@ -19,7 +19,7 @@ enum {
     H_SEQ = 16,
     H_SIZE = 24,
     H_EXTRA = 32,
-    TAGS = 4,             /* of a group: frames, scatters, gathers */
+    TAGS = 3,             /* of a group: frames, scatters, gathers */
     MAX_GROUPS = 1 << 20, /* tags are reused after so many groups */
     FRAME = SHEAF__FRAME_HEADER + SHEAF__FRAME_PAYLOAD,
 };
