@@ -435,6 +435,13 @@ Test(comm, finds_data_in_registered_memory) {
     cr_expect(strstr(sheaf_last_error(), "names region 2 of 16"), "%s", sheaf_last_error());
     sheaf_comm_free(comm);
 }
+/* A piece more would be written behind the result, to memory of the group that shows no sign of it. */
+Test(comm, pieces_of_all_members_fit_a_result) {
+    for (int n = 3; n <= MANY; n++) {
+        const struct sheaf_comm comm = {.n = n, .n_hosts = 2, .slot_bytes = 8192};
+        cr_expect_leq((size_t)n * sheaf__gather_chunk(&comm, false), comm.slot_bytes, "%d", n);
+    }
+}
 /* From turns as a measurement leaves them that one member gave up before the other came. */
 Test(comm, measures_again_behind_a_measurement_that_timed_out, .timeout = 60) {
     struct sheaf_comm *comm;

@@ -78,6 +78,9 @@ void sheaf__copy(void *dst, const void *src, size_t bytes);
 /* ---- data moves (gather.c) ---- */
 enum sheaf_status sheaf__all_gather(struct sheaf__call *c, const uint8_t *send, uint8_t *recv,
                                     const size_t *bytes);
+/* Bytes of a block that move in a step. Between hosts with several members all pieces of a step fit
+ * the result; the pieces of a small gather (frames) are the blocks. */
+size_t sheaf__gather_chunk(const struct sheaf_comm *comm, bool frames);
 enum sheaf_status sheaf__broadcast(struct sheaf__call *c, uint8_t *data, size_t size, int root);
 enum sheaf_status sheaf__barrier(struct sheaf__call *c);
 

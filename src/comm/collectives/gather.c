@@ -9,7 +9,7 @@ struct gather {
     const uint8_t *send;
     uint8_t *recv;
     const size_t *bytes;
-    size_t total, chunk; /* chunk: of a block, a step */
+    size_t chunk; /* of a block, a step */
     uint64_t steps;
 };
 
@@ -184,24 +184,27 @@ static enum sheaf_status gather_packed(const struct gather *g, bool frames) {
     return SHEAF_STATUS_SUCCESS;
 }
 
+size_t sheaf__gather_chunk(const struct sheaf_comm *comm, bool frames) {
+    if (comm->direct) return comm->part_bytes;
+    if (comm->n_hosts == 1 || frames) return comm->slot_bytes;
+    return comm->slot_bytes / (size_t)comm->n / ALIGN * ALIGN;
+}
+
 enum sheaf_status sheaf__all_gather(struct sheaf__call *c, const uint8_t *send, uint8_t *recv,
                                     const size_t *bytes) {
     struct sheaf_comm *comm = c->comm;
     struct gather g = {.c = c, .comm = comm, .send = send, .recv = recv, .bytes = bytes};
-    size_t longest = 0;
+    size_t total = 0, longest = 0;
     for (int m = 0; m < comm->n; m++) {
-        g.total += bytes[m];
+        total += bytes[m];
         longest = bytes[m] > longest ? bytes[m] : longest;
     }
-    const bool one_host = comm->n_hosts == 1, frames = g.total <= sheaf__frame_limit(comm);
-    /* All pieces of a packed step fit the result; the pieces of small ones are the blocks. */
-    g.chunk = comm->direct         ? comm->part_bytes
-              : one_host || frames ? comm->slot_bytes
-                                   : comm->slot_bytes / (size_t)comm->n / ALIGN * ALIGN;
+    const bool frames = total <= sheaf__frame_limit(comm);
+    g.chunk = sheaf__gather_chunk(comm, frames);
     g.steps = longest ? (longest + g.chunk - 1) / g.chunk : 1;
-    return comm->direct ? gather_direct(&g)
-           : one_host   ? gather_here(&g)
-                        : gather_packed(&g, frames);
+    return comm->direct         ? gather_direct(&g)
+           : comm->n_hosts == 1 ? gather_here(&g)
+                                : gather_packed(&g, frames);
 }
 
 /* Headers only, as sums of nothing go. */
