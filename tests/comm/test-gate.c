@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <ifaddrs.h>
 #include <net/if.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -129,44 +130,104 @@ static int wait_for_frame(struct sheaf__peer *line, size_t *size) {
     return type;
 }
 
-/* A process that knows all but the last bit of the proof that it is rank 1. Exit status 0: it was
- * shown the door. */
-static pid_t start_liar(struct sheaf__gate *of_rank_0, const uint8_t *own) {
-    const uint8_t rank[4] = {1}, nonce[16] = "a number of mine";
-    uint8_t hello[20], text[9 + 32] = {'H', 0, 0, 0, 0, 1}, proof[SHEAF__SHA_BYTES];
-    struct sheaf__peer line = {.rank = 0};
+/* What a process that has the secret says to rank 1, spelled out in bytes. */
+struct claim {
+    uint8_t rank, first,
+        last;            /* its hello's; type of its first frame; a change of its proof's end */
+    char side;           /* that its proof is for */
+    size_t hello, proof; /* bytes of its frames */
+    bool again;          /* says hello a second time */
+};
+enum { HELLO_BYTES = 20, NUMBER_BYTES = 16, PROOF_BYTES = SHEAF__SHA_BYTES };
+
+/* Of rank 1, which listens, or of rank 2; by the numbers of both. */
+static void prove(char side, const uint8_t *of_2, const uint8_t *of_1, uint8_t *out) {
+    uint8_t text[9 + 2 * NUMBER_BYTES] = {(uint8_t)side, 1, 0, 0, 0, 2};
+    memcpy(text + 9, of_2, NUMBER_BYTES);
+    memcpy(text + 9 + NUMBER_BYTES, of_1, NUMBER_BYTES);
+    sheaf__hmac(secret, sizeof secret, text, sizeof text, out);
+}
+
+/* Leaves the process if the answer is no proof of rank 1, or has the number of an earlier one. */
+static void check_challenge(const struct sheaf__peer *line, const uint8_t *nonce) {
+    static uint8_t last[NUMBER_BYTES];
+    uint8_t want[PROOF_BYTES];
+    const uint8_t *data = sheaf__frame_data(line);
+    prove('L', nonce, data, want);
+    if (memcmp(want, data + NUMBER_BYTES, sizeof want)) _exit(10);
+    if (!memcmp(last, data, NUMBER_BYTES)) _exit(11);
+    memcpy(last, data, NUMBER_BYTES);
+}
+
+/* The type of the frame that answers it; 0: it was shown the door. */
+static int answer_to(const struct claim *c, const uint8_t *own) {
+    const int on = 1, off = 0;
+    struct sheaf__peer line = {.rank = 1};
+    uint8_t hello[PROOF_BYTES] = {c->rank, 0, 0, 0, 'm', 'i', 'n', 'e'};
+    uint8_t proof[PROOF_BYTES + 1] = {0};
     size_t size = 0;
-    const pid_t pid = fork();
-    cr_assert_geq(pid, 0);
-    if (pid) return pid;
-    sheaf__gate_free(of_rank_0);
-    alarm(30);
     line.fd = sheaf__address_connect((uint32_t)sheaf__get_le(own, 4),
                                      (uint16_t)sheaf__get_le(own + 4, 2));
-    memcpy(hello, rank, sizeof rank);
-    memcpy(hello + 4, nonce, sizeof nonce);
-    sheaf__frame_send(&line, SHEAF__HELLO, hello, sizeof hello);
-    if (wait_for_frame(&line, &size) != SHEAF__CHALLENGE || size != 16 + SHEAF__SHA_BYTES) _exit(7);
-    memcpy(text + 9, nonce, sizeof nonce);
-    memcpy(text + 25, sheaf__frame_data(&line), 16);
-    sheaf__hmac(secret, sizeof secret, text, sizeof text, proof);
-    proof[SHEAF__SHA_BYTES - 1] ^= 1;
-    sheaf__frame_drop(&line, size);
-    sheaf__frame_send(&line, SHEAF__PROOF, proof, sizeof proof);
-    _exit(wait_for_frame(&line, &size) ? 8 : 0);
+    sheaf__frame_send(&line, c->first, hello, c->hello);
+    int type = wait_for_frame(&line, &size);
+    if (type == SHEAF__CHALLENGE && size == NUMBER_BYTES + PROOF_BYTES) {
+        check_challenge(&line, hello + 4);
+        prove(c->side, hello + 4, sheaf__frame_data(&line), proof);
+        proof[PROOF_BYTES - 1] ^= c->last;
+        sheaf__frame_drop(&line, size);
+        if (c->again) sheaf__frame_send(&line, SHEAF__HELLO, hello, HELLO_BYTES);
+        setsockopt(line.fd, IPPROTO_TCP, TCP_CORK, &on, sizeof on);
+        sheaf__frame_send(&line, SHEAF__PROOF, proof, c->proof);
+        sheaf__frame_send(&line, SHEAF__SPEAK, NULL, 0);
+        setsockopt(line.fd, IPPROTO_TCP, TCP_CORK, &off, sizeof off);
+        type = wait_for_frame(&line, &size);
+    }
+    close(line.fd);
+    return type;
 }
-Test(gate, compares_the_whole_proof, .timeout = 60) {
+
+/* Each lie is refused at once; the truth, which comes last, is taken, with the frame behind it. */
+Test(gate, believes_no_part_of_a_proof, .timeout = 60) {
+    static const struct claim lies[] = {
+        {2, SHEAF__HELLO, 1, 'H', HELLO_BYTES, PROOF_BYTES, false},
+        {2, SHEAF__HELLO, 0, 'L', HELLO_BYTES, PROOF_BYTES, false},
+        {1, SHEAF__HELLO, 0, 'H', HELLO_BYTES, PROOF_BYTES, false},
+        {3, SHEAF__HELLO, 0, 'H', HELLO_BYTES, PROOF_BYTES, false},
+        {2, SHEAF__BEAT, 0, 'H', HELLO_BYTES, PROOF_BYTES, false},
+        {2, SHEAF__PROOF, 0, 'H', PROOF_BYTES, PROOF_BYTES, false},
+        {2, SHEAF__HELLO, 0, 'H', HELLO_BYTES + 1, PROOF_BYTES, false},
+        {2, SHEAF__HELLO, 0, 'H', HELLO_BYTES, PROOF_BYTES + 1, false},
+        {2, SHEAF__HELLO, 0, 'H', HELLO_BYTES, PROOF_BYTES, true},
+    };
+    static const struct claim truth = {2, SHEAF__HELLO, 0, 'H', HELLO_BYTES, PROOF_BYTES, false};
     struct sheaf__peer one;
     uint8_t own[SHEAF__OFFER_BYTES] = {0}, offers[64] = {0};
     struct sheaf__gate *g = gate_of(0, &one);
+    sheaf__world()->rank = 1;
+    one.rank = 2;
     cr_assert_eq(sheaf__gate_open(g, own), SHEAF_STATUS_SUCCESS);
-    const pid_t liar = start_liar(g, own);
-    sheaf__world()->limit_ns[SHEAF_PHASE_START] = 6000000000u; /* it alone comes, for a second */
-    cr_expect_eq(sheaf__gate_meet(g, offers, secret), SHEAF_STATUS_TIMEOUT);
-    cr_expect_eq(one.fd, -1);
-    sheaf__frame_send(&one, SHEAF__TOLD, NULL, 0);
-    cr_expect_eq(end_of(liar), 0);
+    const uint64_t before = sheaf__time_ns();
+    const pid_t pid = fork();
+    cr_assert_geq(pid, 0);
+    if (!pid) {
+        sheaf__gate_free(g);
+        alarm(30);
+        for (size_t i = 0; i < sizeof lies / sizeof *lies; i++)
+            if (answer_to(&lies[i], own)) _exit(20 + (int)i);
+        _exit(answer_to(&truth, own) == SHEAF__TOLD ? 0 : 1);
+    }
+    cr_expect_eq(sheaf__gate_meet(g, offers, secret), SHEAF_STATUS_SUCCESS);
     sheaf__gate_free(g);
+    cr_assert_geq(one.fd, 0);
+    cr_expect_gt(one.heard, before);
+    unsigned limit = 0;
+    cr_expect(
+        !getsockopt(one.fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit, &(socklen_t){sizeof limit}));
+    cr_expect_eq(limit, 3000, "%u ms of silence", limit);
+    size_t size;
+    cr_expect_eq(wait_for_frame(&one, &size), SHEAF__SPEAK);
+    sheaf__frame_send(&one, SHEAF__TOLD, NULL, 0);
+    cr_expect_eq(end_of(pid), 0);
 }
 
 /* Frames arrive in any pieces, several at once, and are refused if they are none. */
@@ -237,34 +298,59 @@ Test(gate, is_not_filled_by_strangers, .timeout = 30) {
         cr_assert_geq(strangers[i], 0);
     }
     const pid_t peer = start_peer(g, own, secret);
+    const uint64_t before = sheaf__time_ns();
     sheaf__world()->limit_ns[SHEAF_PHASE_START] = 60000000000u;
     cr_assert_eq(sheaf__gate_meet(g, offers, secret), SHEAF_STATUS_SUCCESS, "%s",
                  sheaf_last_error());
     sheaf__gate_free(g);
+    cr_expect_geq(sheaf__time_ns() - before, 1000000000u, "each may stay for a second");
+    for (int i = 0; i < STRANGERS; i++)
+        cr_expect(recv(strangers[i], &(char){0}, 1, MSG_DONTWAIT) == 0 || errno != EAGAIN,
+                  "stranger %d is still connected", i);
     sheaf__frame_send(&one, SHEAF__TOLD, NULL, 0);
     cr_expect_eq(end_of(peer), 0);
     for (int i = 0; i < STRANGERS; i++) close(strangers[i]);
 }
 
-/* A listener whose queue is full lets a connection hang, as a firewall does that drops packets. */
-Test(gate, gives_an_address_up_that_does_not_answer, .timeout = 30) {
+/* One that cannot be reached, one that does not answer (a listener whose queue is full lets a connection
+ * hang, as a firewall does that drops packets), two that refuse; none of the next rank's offer. */
+Test(gate, gives_addresses_up, .timeout = 30) {
     enum { FILL = 4 };
     struct sheaf__peer zero;
-    uint8_t offers[2 * SHEAF__OFFER_BYTES] = {0};
-    uint16_t port;
-    int fill[FILL];
+    uint8_t offers[2 * SHEAF__OFFER_BYTES] = {0}, own[SHEAF__OFFER_BYTES] = {0}, none[8] = {0};
+    uint16_t port, refused;
+    int fill[FILL], n = 0;
     const int full = listener(&port);
     struct sheaf__gate *g = gate_of(1, &zero);
+    cr_expect_eq(sheaf__gate_open(g, own), SHEAF_STATUS_SUCCESS);
+    cr_expect_arr_eq(own, none, sizeof none, "no rank connects to the last one");
     cr_assert_eq(listen(full, 0), 0);
     for (int i = 0; i < FILL; i++) fill[i] = sheaf__address_connect(0x7f000001, port);
-    put_address(offers, 0x7f000001, port);
+    close(listener(&refused));
+    put_address(offers, 0xffffffff, 1);
+    put_address(offers + 8, 0x7f000001, port);
+    for (int i = 2; i <= SHEAF__MAX_ADDRESSES; i++)
+        put_address(offers + 8 * i, 0x7f000001, refused);
     cr_expect_eq(sheaf__gate_meet(g, offers, secret), SHEAF_STATUS_IO);
-    cr_expect(strstr(sheaf_last_error(), "no control connection to rank 0 (127.0.0.1: ") &&
-                  strstr(sheaf_last_error(), strerror(ETIMEDOUT)),
-              "%s", sheaf_last_error());
+    const char *text = sheaf_last_error();
+    cr_expect(strstr(text, "no control connection to rank 0 (255.255.255.255: ") &&
+                  strstr(text, strerror(ETIMEDOUT)) && strstr(text, strerror(ECONNREFUSED)),
+              "%s", text);
+    for (const char *at = text; (at = strstr(at, ", 127.0.0.1: ")); at++) n++;
+    cr_expect_eq(n, 3, "%s", text);
     sheaf__gate_free(g);
     for (int i = 0; i < FILL; i++) close(fill[i]);
     close(full);
+}
+
+Test(gate, ends_with_its_job, .timeout = 30) {
+    struct sheaf__peer one;
+    uint8_t offers[64] = {0};
+    struct sheaf__gate *g = gate_of(0, &one);
+    sheaf_world_abort("a rank is gone");
+    cr_expect_eq(sheaf__gate_meet(g, offers, secret), SHEAF_STATUS_PEER);
+    cr_expect(strstr(sheaf_last_error(), "a rank is gone"), "%s", sheaf_last_error());
+    sheaf__gate_free(g);
 }
 
 /* A peer that never comes: a sixth of the start's limit, and the setting that lengthens it. */
