@@ -435,6 +435,47 @@ Test(comm, finds_data_in_registered_memory) {
     cr_expect(strstr(sheaf_last_error(), "names region 2 of 16"), "%s", sheaf_last_error());
     sheaf_comm_free(comm);
 }
+/* As wire types are asked for: by params, or by the setting where they leave it open. */
+Test(comm, sums_travel_as_they_are_told_to) {
+    static const enum sheaf_type types[] = {SHEAF_TYPE_F32, SHEAF_TYPE_BF16, SHEAF_TYPE_Q8_0};
+    struct sheaf_comm_params params = {.size = sizeof params};
+    struct sheaf_comm_level level;
+    struct sheaf_comm *comm;
+    for (int set = 0; set < 2; set++) {
+        if (set) setenv("SHEAF_COMM_WIRE", "q8_0", 1);
+        for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+            params.wire_type = types[i];
+            cr_assert_eq(sheaf_comm_new((int[]){0}, 1, &params, &comm), SHEAF_STATUS_SUCCESS);
+            sheaf_comm_get_level(comm, SHEAF_COMM_LEVEL_HOSTS, &level);
+            cr_expect_eq(level.wire_type, set && !i ? SHEAF_TYPE_Q8_0 : types[i]);
+            sheaf_comm_free(comm);
+        }
+    }
+    params.wire_type = SHEAF_TYPE_F16;
+    cr_expect_eq(sheaf_comm_new((int[]){0}, 1, &params, &comm), SHEAF_STATUS_INVALID);
+    cr_expect(strstr(sheaf_last_error(), "sums cannot travel as f16"), "%s", sheaf_last_error());
+}
+
+/* Sums of any length, to the last byte and no further. */
+Test(comm, codecs_keep_to_their_bytes) {
+    static const enum sheaf_type types[] = {SHEAF_TYPE_F32, SHEAF_TYPE_BF16, SHEAF_TYPE_Q8_0};
+    enum { MOST = 65, BEHIND = 64 };
+    float x[MOST], y[MOST + 1];
+    uint8_t coded[MOST * sizeof *x + BEHIND];
+    for (size_t i = 0; i < MOST; i++) x[i] = (float)i; /* bf16 has them, q8_0 nearly */
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++)
+        for (size_t n = 0; n <= MOST; n++) {
+            const size_t bytes = sheaf__codec_bytes(types[t], n);
+            memset(coded, 90, sizeof coded);
+            y[n] = 42;
+            sheaf__codec_encode(types[t], x, coded, n);
+            for (size_t i = bytes; i < sizeof coded; i++) cr_assert_eq(coded[i], 90, "%zu", n);
+            sheaf__codec_decode(types[t], coded, y, n);
+            cr_assert_eq(y[n], 42, "%zu", n);
+            for (size_t i = 0; i < n; i++) cr_assert_float_eq(y[i], x[i], 0.3f, "%zu", n);
+        }
+}
+
 /* A piece more would be written behind the result, to memory of the group that shows no sign of it. */
 Test(comm, pieces_of_all_members_fit_a_result) {
     for (int n = 3; n <= MANY; n++) {
