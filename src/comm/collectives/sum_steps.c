@@ -25,13 +25,10 @@ struct sheaf__sum_steps sheaf__sum_steps(struct sheaf__call *c, const float *src
         .dst = dst,
         .counts = counts,
         .n = n,
-        .chunk = slot / SHEAF__ALIGN * SHEAF__ALIGN,
+        .chunk = c->comm->n_hosts > 1 ? host_chunk(c->comm, n * sizeof(float)) / sizeof(float)
+                                      : slot, /* both of whole blocks */
         .base = c->self->step,
     };
-    if (c->comm->n_hosts > 1) {
-        const size_t most = host_chunk(c->comm, n * sizeof(float)) / sizeof(float);
-        s.chunk = most / SHEAF__ALIGN * SHEAF__ALIGN;
-    }
     if (counts) {
         const size_t part =
             c->comm->direct ? c->comm->part_bytes / sizeof(float) : slot / (size_t)c->comm->n;

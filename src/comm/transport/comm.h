@@ -35,6 +35,8 @@ enum {
     SHEAF__REGIONS = 16, /* of a member at a time */
     SHEAF__ALIGN = 32,   /* floats; parts of a chunk begin on cache lines and on blocks of Q8_0 */
 };
+static_assert(SHEAF__LINE % (SHEAF__ALIGN * sizeof(float)) == 0,
+              "a slot, of lines, has whole blocks");
 
 /* What a member says it is doing; compared with what its peers say. */
 struct sheaf__head {
