@@ -67,7 +67,7 @@ enum sheaf_status sheaf__reduce_scatter_here(const struct sheaf__sum_steps *s);
 enum sheaf_status sheaf__reduce_hosts(const struct sheaf__sum_steps *s);
 
 /* ---- additions (sum.c) ---- */
-/* dst [n] = ((src[0] + src[1]) + src[2]) + ...; dst may be one of the sources. */
+/* dst [n] = ((src[0] + src[1]) + src[2]) + ..., of two sources or more; dst may be one of them. */
 void sheaf__sum(float *dst, const float *const *src, int n_src, size_t n);
 /* own [n] = theirs [n] = src[0] + src[1]; theirs was written by another core. Each of the two may
  * be a source. */

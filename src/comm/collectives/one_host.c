@@ -29,7 +29,7 @@ static enum sheaf_status find_sources(const struct sheaf__sum_steps *s, size_t l
 static enum sheaf_status sum_from(const struct sheaf__sum_steps *s, size_t lo, size_t len,
                                   float *own, float *dst) {
     enum sheaf_status st = find_sources(s, lo, len, own);
-    if (!st && len) sheaf__sum(dst, s->c->self->sources, s->comm->n_here, len);
+    if (!st) sheaf__sum(dst, s->c->self->sources, s->comm->n_here, len);
     return st;
 }
 

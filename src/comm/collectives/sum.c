@@ -111,10 +111,7 @@ static const struct kernels *kernels(void) {
 }
 
 void sheaf__sum(float *dst, const float *const *src, int n_src, size_t n) {
-    if (n_src > 1)
-        kernels()->sum(dst, src, n_src, n);
-    else if (n && dst != src[0])
-        memmove(dst, src[0], n * sizeof *dst);
+    kernels()->sum(dst, src, n_src, n);
 }
 
 void sheaf__sum_both(float *own, float *theirs, const float *const *src, size_t n) {

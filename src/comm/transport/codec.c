@@ -73,8 +73,7 @@ enum sheaf_status sheaf__codec_type(enum sheaf_type wanted, enum sheaf_type *out
         *out = types[choice];
         return st;
     }
-    if (*out == SHEAF_TYPE_F32 || *out == SHEAF_TYPE_BF16 || *out == SHEAF_TYPE_Q8_0)
-        return SHEAF_STATUS_SUCCESS;
+    if (wanted == SHEAF_TYPE_BF16 || wanted == SHEAF_TYPE_Q8_0) return SHEAF_STATUS_SUCCESS;
     return sheaf_set_error(SHEAF_STATUS_INVALID,
                            "create group: sums cannot travel as %s; they take f32, bf16 or q8_0",
                            sheaf_type_name(wanted));
