@@ -1,6 +1,7 @@
 /* Started by test-comm.c under mpirun: `helper-comm MODE MEMBERS [args]`, MEMBERS = members of each
  * rank ("1,1", "2,0,1"; the last number repeats). Prints "ok ..." lines, or the error once a job,
  * and exits with 1 after an error. */
+#include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -21,10 +22,27 @@ int mkdir(const char *path, mode_t mode) {
 static struct sheaf_comm *comm, *second; /* the latter of two_groups alone */
 static int n_members, member_rank[CHECK_MAX_MEMBERS];
 
+/* Files of memory that ranks share; they are open while a member has it. */
+static int shared_files(void) {
+    DIR *dir = opendir("/proc/self/fd");
+    int n = 0;
+    for (struct dirent *e; dir && (e = readdir(dir));) {
+        char path[64] = "";
+        if (readlinkat(dirfd(dir), e->d_name, path, sizeof path - 1) > 0)
+            n += strstr(path, "memfd:sheaf") != NULL;
+    }
+    if (dir) closedir(dir);
+    return n;
+}
+
 static int quit(bool ok) {
     if (!ok && sheaf_world_reports_error()) fprintf(stderr, "error: %s\n", sheaf_last_error());
     sheaf_comm_free(second);
     sheaf_comm_free(comm);
+    if (ok && shared_files()) {
+        fprintf(stderr, "error: %d files of registered memory are open\n", shared_files());
+        ok = false;
+    }
     sheaf_world_finalize();
     return ok ? 0 : 1;
 }

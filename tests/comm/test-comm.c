@@ -238,6 +238,35 @@ Test(comm, started_time_is_hidden_until_it_is_waited_for) {
     sheaf_comm_free(comm);
 }
 
+/* Its thread looks for memory that its member registers and gives back. */
+Test(comm, registered_memory_waits_for_started_calls) {
+    struct sheaf_comm *comm;
+    struct sheaf_comm_stats s;
+    size_t bytes[2] = {4, 4};
+    char own[4] = {0}, all[8];
+    uint64_t ticket;
+    void *memory;
+    const struct sheaf_comm_call call = {.size = sizeof call,
+                                         .kind = SHEAF_COMM_ALL_GATHER,
+                                         .send = own,
+                                         .recv = all,
+                                         .sizes = bytes};
+    cr_assert_eq(sheaf_comm_new((int[]){0, 0}, 2, NULL, &comm), SHEAF_STATUS_SUCCESS);
+    for (uint64_t i = 0; i < 2; i++) {
+        pthread_t thread; /* it comes later */
+        pthread_create(&thread, NULL, gather_thread, comm);
+        cr_assert_eq(sheaf_comm_start(comm, 0, &call, &ticket), SHEAF_STATUS_SUCCESS);
+        if (i)
+            sheaf_comm_dealloc(comm, 0, memory);
+        else
+            cr_assert_eq(sheaf_comm_alloc(comm, 0, 0, &memory), SHEAF_STATUS_SUCCESS);
+        sheaf_comm_get_stats(comm, 0, SHEAF_COMM_ALL_GATHER, &s);
+        cr_expect_eq(s.count, i + 1);
+        pthread_join(thread, NULL);
+    }
+    sheaf_comm_free(comm);
+}
+
 /* The board has the call under way, of several that were started: for messages about a late rank. */
 static struct sheaf__activity seen[3];
 static void *look_and_sum(void *arg) {
