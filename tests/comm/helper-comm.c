@@ -22,7 +22,16 @@ int mkdir(const char *path, mode_t mode) {
 static struct sheaf_comm *comm, *second; /* the latter of two_groups alone */
 static int n_members, member_rank[CHECK_MAX_MEMBERS];
 
-/* Files of memory that ranks share; they are open while a member has it. */
+/* Lines of a file of this process, or names that its links have, that say "memfd:sheaf": memory that
+ * ranks share, which is mapped, and its files, which are open. */
+static int shared_maps(void) {
+    char line[512];
+    int n = 0;
+    FILE *f = fopen("/proc/self/maps", "r");
+    while (f && fgets(line, sizeof line, f)) n += strstr(line, "memfd:sheaf") != NULL;
+    if (f) fclose(f);
+    return n;
+}
 static int shared_files(void) {
     DIR *dir = opendir("/proc/self/fd");
     int n = 0;
@@ -39,8 +48,9 @@ static int quit(bool ok) {
     if (!ok && sheaf_world_reports_error()) fprintf(stderr, "error: %s\n", sheaf_last_error());
     sheaf_comm_free(second);
     sheaf_comm_free(comm);
-    if (ok && shared_files()) {
-        fprintf(stderr, "error: %d files of registered memory are open\n", shared_files());
+    if (ok && (shared_files() || shared_maps() > 1 /* the board */)) {
+        fprintf(stderr, "error: a group leaves memory: %d files, %d maps\n", shared_files(),
+                shared_maps());
         ok = false;
     }
     sheaf_world_finalize();

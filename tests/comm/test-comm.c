@@ -235,6 +235,17 @@ Test(comm, started_time_is_hidden_until_it_is_waited_for) {
     cr_assert_eq(s.stalled_ns, s.wait_ns - s.hidden_ns);
     sheaf_comm_get_stats(comm, 1, SHEAF_COMM_ALL_GATHER, &s);
     cr_assert_eq(s.stalled_ns, s.wait_ns); /* it was not started */
+    /* one that has ended when it is waited for was hidden as a whole */
+    struct sheaf_comm_stats before;
+    sheaf_comm_get_stats(comm, 0, SHEAF_COMM_ALL_GATHER, &before);
+    pthread_create(&thread, NULL, gather_thread, comm);
+    cr_assert_eq(sheaf_comm_start(comm, 0, &call, &ticket), SHEAF_STATUS_SUCCESS);
+    pthread_join(thread, NULL);
+    for (s = before; s.count == before.count; usleep(1000))
+        sheaf_comm_get_stats(comm, 0, SHEAF_COMM_ALL_GATHER, &s);
+    cr_assert_eq(sheaf_comm_wait(comm, 0, ticket), SHEAF_STATUS_SUCCESS);
+    sheaf_comm_get_stats(comm, 0, SHEAF_COMM_ALL_GATHER, &s);
+    cr_assert_eq(s.hidden_ns - before.hidden_ns, s.time_ns - before.time_ns);
     sheaf_comm_free(comm);
 }
 
@@ -306,6 +317,34 @@ Test(comm, shows_the_call_that_it_waits_for) {
     }
     sheaf__read_line(0, &seen[0]);
     cr_expect_eq(seen[0].phase, SHEAF_PHASE_IDLE);
+    struct sheaf_comm_stats s; /* the second was waited for before it began */
+    sheaf_comm_get_stats(comm, 0, SHEAF_COMM_ALL_REDUCE, &s);
+    cr_expect_leq(s.hidden_ns, s.time_ns);
+    /* there is no wait for what has ended */
+    sheaf_world_enter(SHEAF_PHASE_PLAN, "next");
+    cr_expect_eq(sheaf_comm_wait(comm, 0, ticket), SHEAF_STATUS_SUCCESS);
+    cr_expect_eq(sheaf__phase(), SHEAF_PHASE_PLAN);
+    sheaf_comm_free(comm);
+}
+Test(comm, shows_the_started_call_that_failed) {
+    struct sheaf_comm_params params = {.size = sizeof params, .timeout_ms = 100};
+    struct sheaf_comm *comm;
+    float x[2][4] = {{0}};
+    uint64_t ticket = 0;
+    sheaf__board_own();
+    cr_assert_eq(sheaf_comm_new((int[]){0, 0}, 2, &params, &comm), SHEAF_STATUS_SUCCESS);
+    for (uint32_t i = 0; i < 2; i++) {
+        const struct sheaf_comm_call call = {.size = sizeof call,
+                                             .kind = SHEAF_COMM_ALL_REDUCE,
+                                             .recv = x[i],
+                                             .n = 4,
+                                             .what = {i + 7, "x"}};
+        cr_assert_eq(sheaf_comm_start(comm, 0, &call, &ticket), SHEAF_STATUS_SUCCESS);
+    }
+    cr_expect_eq(sheaf_comm_wait(comm, 0, ticket), SHEAF_STATUS_TIMEOUT);
+    sheaf__read_line(0, &seen[0]);
+    cr_expect(seen[0].phase == SHEAF_PHASE_COLLECTIVE && seen[0].node == 7, "phase %d, node %u",
+              (int)seen[0].phase, seen[0].node);
     sheaf_comm_free(comm);
 }
 

@@ -79,7 +79,7 @@ void sheaf_comm_dealloc(struct sheaf_comm *comm, int member, void *memory) {
     struct sheaf__member *self = sheaf__find_member(comm, member);
     if (self && self->pending) sheaf__pending_settle(self->pending);
     if (sheaf_world_failed()) return;
-    for (size_t i = 0; self && memory && i < SHEAF__REGIONS; i++)
+    for (size_t i = 0; self && i < SHEAF__REGIONS; i++)
         if (self->own[i].base == memory) release(comm, self, i);
 }
 
