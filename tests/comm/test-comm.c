@@ -116,6 +116,7 @@ Test(comm, runs_refuse_bad_calls) {
     cr_assert_eq(sheaf_comm_run(comm, 1, &call), SHEAF_STATUS_INVALID);
     call.kind = SHEAF_COMM_KIND_COUNT;
     cr_assert_eq(sheaf_comm_run(comm, 0, &call), SHEAF_STATUS_INVALID);
+    cr_assert_not_null(strstr(sheaf_last_error(), "a kind below"), "%s", sheaf_last_error());
     for (int k = SHEAF_COMM_ALL_GATHER; k <= SHEAF_COMM_REDUCE_SCATTER; k++) {
         call.kind = (enum sheaf_comm_kind)k;
         call.sizes = NULL;
@@ -130,19 +131,28 @@ Test(comm, runs_refuse_bad_calls) {
     cr_assert_eq(sheaf_comm_new((int[]){0, 0}, 2, NULL, &two), SHEAF_STATUS_SUCCESS);
     cr_assert_eq(sheaf_comm_run(two, 0, &call), SHEAF_STATUS_INVALID);
     cr_assert_not_null(strstr(sheaf_last_error(), "overflow"), "%s", sheaf_last_error());
+    call.kind = SHEAF_COMM_REDUCE_SCATTER; /* the first does not fit, the second does */
+    sizes[1] = 0;
+    cr_assert_eq(sheaf_comm_run(two, 0, &call), SHEAF_STATUS_INVALID);
+    cr_assert_not_null(strstr(sheaf_last_error(), "overflow"), "%s", sheaf_last_error());
     sheaf_comm_free(two);
     sizes[0] = 4;
-    for (int k = 0; k < SHEAF_COMM_BARRIER; k++) {
-        const struct sheaf_comm_call without = {
-            .size = sizeof call, .kind = (enum sheaf_comm_kind)k, .n = 4, .sizes = sizes};
+    for (int k = 0; k < SHEAF_COMM_BARRIER; k++) { /* a scatter's data are sent, others received */
+        const bool scatters = k == SHEAF_COMM_REDUCE_SCATTER;
+        const struct sheaf_comm_call without = {.size = sizeof call,
+                                                .kind = (enum sheaf_comm_kind)k,
+                                                .send = scatters ? NULL : x,
+                                                .recv = scatters ? x : NULL,
+                                                .n = 4,
+                                                .sizes = sizes};
         cr_expect_eq(sheaf_comm_run(comm, 0, &without), SHEAF_STATUS_INVALID);
         cr_expect_not_null(strstr(sheaf_last_error(), "the data are missing"), "%s",
                            sheaf_last_error());
     }
     call.kind = SHEAF_COMM_BROADCAST;
     cr_assert_eq(sheaf_comm_run(comm, 0, &call), SHEAF_STATUS_SUCCESS);
-    call.root = 1;
-    cr_assert_eq(sheaf_comm_run(comm, 0, &call), SHEAF_STATUS_INVALID);
+    for (call.root = -1; call.root < 2; call.root += 2)
+        cr_assert_eq(sheaf_comm_run(comm, 0, &call), SHEAF_STATUS_INVALID);
     cr_assert_eq(
         sheaf_comm_run(comm, 0,
                        &(struct sheaf_comm_call){.size = sizeof call, .kind = SHEAF_COMM_BARRIER}),
