@@ -13,6 +13,7 @@
 
 #include "count_allocations.h"
 #include "sanitizer.h"
+#include "sheaf/backend-impl.h"
 #include "sheaf/sheaf.h"
 
 #define OK(call) cr_assert_eq((call), SHEAF_STATUS_SUCCESS, "%s: %s", #call, sheaf_last_error())
@@ -563,6 +564,15 @@ Test(backend, guid_alignment_offload) {
         sheaf_backend_buft_get_alignment(sheaf_backend_get_default_buffer_type(a.backend)));
     cr_assert_eq(sheaf_backend_get_max_size(a.backend), SIZE_MAX);
     cr_assert(!sheaf_backend_offload_op(a.backend, a.y));
+    /* whole nodes, in memory of the host */
+    static const struct sheaf_backend_buffer_type_i elsewhere;
+    struct sheaf_backend_buffer_type far = {.iface = &elsewhere};
+    struct sheaf_tensor part = *a.y;
+    part.src[0] = NULL;
+    cr_expect(sheaf_backend_supports_op(a.backend, a.y));
+    cr_expect_not(sheaf_backend_supports_op(a.backend, &part));
+    cr_expect(sheaf_backend_supports_buft(a.backend, a.buffer->buft));
+    cr_expect_not(sheaf_backend_supports_buft(a.backend, &far));
     down(&a);
     down(&b);
 }

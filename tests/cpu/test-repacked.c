@@ -387,6 +387,7 @@ Test(repacked, memory_that_is_read_past_the_device) {
     cr_assert(as_written);
     compare_nodes(&m, "first");
     cr_assert(is_repacked(&m));
+    cr_assert(sheaf_backend_supports_buft(m.backend, m.w[1]->buffer->buft));
     cr_assert_eq(as_written(m.nodes[1].half_k->src[0]), SHEAF_STATUS_SUCCESS);
     cr_assert_arr_eq(m.w[1]->data, m.bytes, m.size);
     compare_nodes(&m, "as written");
