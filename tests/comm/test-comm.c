@@ -8,6 +8,7 @@
 
 #include "comm-check.h"
 #include "comm/collectives/collectives.h"
+#include "comm/transport/pending.h"
 #include "mpirun.h"
 #include "sanitizer.h"
 
@@ -341,21 +342,48 @@ Test(comm, shows_the_started_call_that_failed) {
     struct sheaf_comm *comm;
     float x[2][4] = {{0}};
     uint64_t ticket = 0;
+    char name[] = "x";
+    struct sheaf_comm_call call = {
+        .size = sizeof call, .kind = SHEAF_COMM_ALL_REDUCE, .n = 4, .what = {7, name}};
     sheaf__board_own();
     cr_assert_eq(sheaf_comm_new((int[]){0, 0}, 2, &params, &comm), SHEAF_STATUS_SUCCESS);
-    for (uint32_t i = 0; i < 2; i++) {
-        const struct sheaf_comm_call call = {.size = sizeof call,
-                                             .kind = SHEAF_COMM_ALL_REDUCE,
-                                             .recv = x[i],
-                                             .n = 4,
-                                             .what = {i + 7, "x"}};
+    for (uint32_t i = 0; i < 2; i++, call.what.node++) {
+        call.recv = x[i];
         cr_assert_eq(sheaf_comm_start(comm, 0, &call, &ticket), SHEAF_STATUS_SUCCESS);
     }
+    name[0] = 'y'; /* the caller's again */
     cr_expect_eq(sheaf_comm_wait(comm, 0, ticket), SHEAF_STATUS_TIMEOUT);
+    const char *text = sheaf_last_error();
+    cr_expect(strstr(text, "all_reduce 'x' (node 7") == text, "%s", text);
+    cr_expect_eq(sheaf_comm_start(comm, 0, &call, &ticket), SHEAF_STATUS_TIMEOUT);
     sheaf__read_line(0, &seen[0]);
     cr_expect(seen[0].phase == SHEAF_PHASE_COLLECTIVE && seen[0].node == 7, "phase %d, node %u",
               (int)seen[0].phase, seen[0].node);
     sheaf_comm_free(comm);
+}
+
+/* A group that ends makes what was started, first. */
+Test(comm, started_calls_end_with_their_group) {
+    enum { CALLS = SHEAF__PENDING, BYTES = 1 << 20 };
+    struct sheaf_comm *comm;
+    size_t bytes = BYTES;
+    uint64_t ticket;
+    char *send = calloc(1, BYTES), *all = calloc(CALLS, BYTES);
+    cr_assert(send && all);
+    send[BYTES - 1] = 1;
+    cr_assert_eq(sheaf_comm_new((int[]){0}, 1, NULL, &comm), SHEAF_STATUS_SUCCESS);
+    for (size_t i = 0; i < CALLS; i++) {
+        const struct sheaf_comm_call call = {.size = sizeof call,
+                                             .kind = SHEAF_COMM_ALL_GATHER,
+                                             .send = send,
+                                             .recv = all + i * BYTES,
+                                             .sizes = &bytes};
+        cr_assert_eq(sheaf_comm_start(comm, 0, &call, &ticket), SHEAF_STATUS_SUCCESS);
+    }
+    sheaf_comm_free(comm);
+    for (size_t i = 1; i <= CALLS; i++) cr_expect_eq(all[i * BYTES - 1], 1, "call %zu", i);
+    free(send);
+    free(all);
 }
 
 Test(comm, describes_itself) {
@@ -432,10 +460,13 @@ Test(comm, counts_and_waits) {
     sheaf_comm_free(comm);
 
     cr_assert_eq(sheaf_comm_new((int[]){0}, 1, NULL, &comm), SHEAF_STATUS_SUCCESS);
+    sheaf__board_own();
     for (int i = 0; i < 3; i++) sheaf_comm_all_reduce(comm, 0, x, 100, NULL);
     sheaf_comm_get_stats(comm, 0, SHEAF_COMM_ALL_REDUCE, &s);
     cr_assert_eq(s.count, 3);
     cr_assert_eq(s.bytes, 1200);
+    cr_assert_lt(s.time_ns, 60000000000u); /* it has a start */
+    cr_assert_eq(sheaf__phase(), SHEAF_PHASE_IDLE);
     sheaf_comm_free(comm);
 }
 
@@ -641,6 +672,9 @@ Test(comm, thread_that_never_comes) {
     cr_assert(strstr(text, "all_reduce 'ffn' (node 7") && strstr(text, "member 1 of rank 0"), "%s",
               text);
     cr_assert(sheaf_world_failed());
+    struct sheaf_comm_stats s;
+    sheaf_comm_get_stats(comm, 0, SHEAF_COMM_ALL_REDUCE, &s);
+    cr_assert_eq(s.count, 0);
     cr_assert_eq(sheaf_comm_all_reduce(comm, 1, x, 4, NULL), SHEAF_STATUS_PEER);
     cr_assert_eq(sheaf_world_barrier("later"), SHEAF_STATUS_PEER);
     struct sheaf_comm *other;
