@@ -201,6 +201,7 @@ Test(comm, starts_refuse_bad_calls) {
     cr_assert_eq(sheaf_comm_new((int[]){0}, 1, NULL, &comm), SHEAF_STATUS_SUCCESS);
     cr_assert_eq(sheaf_comm_wait(comm, 0, 1), SHEAF_STATUS_INVALID);
     cr_assert_eq(sheaf_comm_start(comm, 1, &call, &ticket), SHEAF_STATUS_INVALID);
+    cr_assert_eq(ticket, 0);
     call.size = 4;
     cr_assert_eq(sheaf_comm_start(comm, 0, &call, &ticket), SHEAF_STATUS_INVALID);
     call.size = sizeof call;
@@ -212,6 +213,7 @@ Test(comm, starts_refuse_bad_calls) {
     call.kind = SHEAF_COMM_ALL_REDUCE;
     cr_assert_eq(sheaf_comm_start(comm, 0, &call, &ticket), SHEAF_STATUS_SUCCESS);
     cr_assert_eq(sheaf_comm_wait(comm, 0, ticket + 1), SHEAF_STATUS_INVALID);
+    cr_assert_eq(sheaf_comm_wait(comm, 0, 0), SHEAF_STATUS_INVALID);
     cr_assert_eq(sheaf_comm_wait(comm, 0, ticket), SHEAF_STATUS_SUCCESS);
     sheaf_comm_free(comm);
     cr_assert_not(sheaf_world_failed());
@@ -391,14 +393,21 @@ Test(comm, describes_itself) {
     cr_assert_eq(sheaf_comm_new((int[]){0}, 1, NULL, &comm), SHEAF_STATUS_SUCCESS);
     cr_assert_str_eq(sheaf_comm_describe(comm), "self");
     cr_assert_eq(sheaf_comm_local_member(comm, 1), -1);
+    cr_assert_eq(sheaf_comm_local_member(comm, -1), -1);
     sheaf_comm_free(comm);
-    cr_assert_eq(sheaf_comm_new((int[]){0, 0}, 2, NULL, &comm), SHEAF_STATUS_SUCCESS);
+    const struct sheaf_comm_params params = {.size = sizeof params, .slot_bytes = 5000};
+    cr_assert_eq(sheaf_comm_new((int[]){0, 0}, 2, &params, &comm), SHEAF_STATUS_SUCCESS);
     cr_assert_str_eq(sheaf_comm_describe(comm), "shm(2)");
+    cr_assert_eq(comm->slot_bytes, 5120, "slots are of whole lines");
     sheaf_comm_free(comm);
     sheaf_comm_free(NULL);
 }
 
 Test(comm, refuses_bad_lists) {
+    static int too_many[4097];
+    struct sheaf_comm *none;
+    cr_assert_eq(sheaf_comm_new(too_many, 4097, NULL, &none), SHEAF_STATUS_INVALID);
+    cr_assert_not_null(strstr(sheaf_last_error(), "4097 members"), "%s", sheaf_last_error());
     static const struct {
         int ranks[3], n;
         size_t slot;
@@ -467,6 +476,8 @@ Test(comm, counts_and_waits) {
     cr_assert_eq(s.bytes, 1200);
     cr_assert_lt(s.time_ns, 60000000000u); /* it has a start */
     cr_assert_eq(sheaf__phase(), SHEAF_PHASE_IDLE);
+    sheaf_comm_get_stats(comm, 0, (enum sheaf_comm_kind)1000000, &s);
+    cr_assert_eq(s.count, 0);
     sheaf_comm_free(comm);
 }
 
@@ -606,6 +617,7 @@ Test(comm, measures_again_behind_a_measurement_that_timed_out, .timeout = 60) {
         even = comm->probe->turn[0] == comm->probe->turn[1];
     }
     cr_expect(even, "turns %d and %d", (int)comm->probe->turn[0], (int)comm->probe->turn[1]);
+    cr_expect_eq(comm->probe->turn[0], 30 * comm->n_measured, "no turn is taken twice");
     sheaf_comm_get_level(comm, SHEAF_COMM_LEVEL_SHARED, &level);
     cr_expect(level.link.latency_ns > 0 && level.link.byte_ps > 0);
     sheaf_comm_free(comm);
