@@ -125,8 +125,11 @@ struct gg_region *gg_region_over(const struct gg_memory *m, size_t offset, size_
     return NULL;
 }
 
-static size_t bytes_of(enum sheaf_type type, const int64_t *ne) {
-    return sheaf_row_size(type, ne[0]) * (size_t)(ne[1] * ne[2] * ne[3]);
+size_t gg_bytes_of(const struct gg_host *host, const struct gg_tensor *t) {
+    const int type = gg_type_of(host, t->type);
+    if (type < 0) return 0;
+    return sheaf_row_size((enum sheaf_type)type, t->ne[0]) *
+           (size_t)(t->ne[1] * t->ne[2] * t->ne[3]);
 }
 
 static bool describes(const struct gg_region *r, enum sheaf_type type, const int64_t *ne) {
@@ -138,7 +141,7 @@ struct gg_region *gg_region_of(struct gg_memory *m, const struct gg_host *host,
     const int type = gg_type_of(host, root->type);
     *other = NULL;
     if (type < 0 || !root->data || offset_of(m, root) > m->size) return NULL;
-    const size_t at = offset_of(m, root), bytes = bytes_of((enum sheaf_type)type, root->ne);
+    const size_t at = offset_of(m, root), bytes = gg_bytes_of(host, root);
     struct gg_region *r = find_at(m, at);
     const bool is_used = r && (r->object != GG_NO_OBJECT || r->file);
     if (is_used && !describes(r, (enum sheaf_type)type, root->ne))

@@ -71,6 +71,8 @@ struct gg_region *gg_region_over(const struct gg_memory *m, size_t offset, size_
 /* Are the region's bytes on the ranks or in a file? */
 bool gg_region_is_away(const struct gg_region *r);
 
+/* Bytes of a tensor without strides; 0: its type is unknown here. */
+size_t gg_bytes_of(const struct gg_host *host, const struct gg_tensor *t);
 /* Bytes for which the ranks have no memory yet, but need it when graphs use all of the buffer. */
 size_t gg_unbound_bytes(const struct gg_host *host, const struct gg_memory *m);
 

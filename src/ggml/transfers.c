@@ -254,18 +254,11 @@ void gg_driver_get(struct gg_memory *m, const struct gg_tensor *t, void *data, s
 
 /* ---- copies between devices ---- */
 
-/* Without gaps, and laid out alike. */
+/* 0: they are not laid out alike, or have gaps. */
 static size_t bytes_alike(const struct gg_tensor *a, const struct gg_tensor *b) {
-    for (int i = 0; i < SHEAF_MAX_DIMS; i++)
-        if (a->ne[i] != b->ne[i] || a->nb[i] != b->nb[i]) return 0;
-    const int type = gg_type_of(gg_driver.host, a->type);
-    if (a->type != b->type || type < 0) return 0;
-    size_t bytes = sheaf_row_size((enum sheaf_type)type, a->ne[0]);
-    for (int i = 1; i < SHEAF_MAX_DIMS; i++) {
-        if (a->nb[i] != bytes) return 0;
-        bytes *= (size_t)a->ne[i];
-    }
-    return bytes;
+    const bool are_alike = a->type == b->type && !memcmp(a->ne, b->ne, sizeof a->ne) &&
+                           !memcmp(a->nb, b->nb, sizeof a->nb);
+    return are_alike && gg_is_dense(gg_driver.host, a) ? gg_bytes_of(gg_driver.host, a) : 0;
 }
 
 struct copy {
