@@ -193,22 +193,32 @@ static bool is_known(const char *kind, double bytes, const char *why) {
     return false;
 }
 
+/* Bytes of the device's weights and caches in the whole graph: of those that a part brings, one may be small and
+ * the largest. */
+static double bytes_of_all(const struct gg_cutter *c) {
+    const struct gg_encoder *e = c->e;
+    const struct gg_tensor *t;
+    double bytes = 0;
+    for (size_t at = 0; (t = gg_next_of_whole(c->graph, &at));)
+        if (!t->view_src && gg_is_static(e->host, t) && e->memory_of(t))
+            bytes += (double)gg_bytes_of(e->host, t);
+    return bytes;
+}
+
 static void report(const struct gg_cutter *c, struct sheaf_split_state *const *states,
                    const char *const *why) {
     const struct gg_encoder *e = c->e;
     const bool details = gg_logs_details();
-    static double
-        total; /* of all graphs so far: beside the weights, inputs that come later are few */
-    for (size_t i = 0; i < e->n_unbound; i++) total += (double)e->unbound[i]->bytes;
+    const double all = bytes_of_all(c);
     for (size_t i = 0; i < e->n_unbound; i++) {
         char kind[GG_MAX_NAME], text[256];
         double bytes = 0;
         kind_of_name(e->unbound[i]->name, kind);
         const char *reason = why[i] ? why[i] : "no cut is known for this name";
         if (!is_first(c, states, i, kind, &bytes)) continue;
-        if (!states[i] && bytes > 0.01 * total && !is_known(kind, bytes, reason))
+        if (!states[i] && bytes > 0.01 * all && !is_known(kind, bytes, reason))
             sheaf_log(SHEAF_LOG_INFO, "%s: %.1f %% of the bytes are on every member: %s", kind,
-                      100 * bytes / total, reason);
+                      100 * bytes / all, reason);
         else if (states[i] && details)
             sheaf_log(SHEAF_LOG_DEBUG, "%s: %s", e->unbound[i]->name,
                       sheaf_split_state_print(states[i], text, sizeof text));

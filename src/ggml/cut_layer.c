@@ -26,9 +26,8 @@ static void describe(const struct gg_host *host, struct gg_known *k) {
 }
 
 bool gg_whole_of(const struct gg_host *host, const struct gg_cgraph *graph, struct gg_whole *g) {
-    const struct gg_hash_set *set = &graph->visited;
-    const bool has_table = set->used && set->keys;
-    const size_t n = (size_t)graph->n_nodes * (1 + GG_MAX_SRC) + (has_table ? set->size : 0);
+    const size_t n = (size_t)graph->n_nodes * (1 + GG_MAX_SRC) + graph->visited.size;
+    const struct gg_tensor *t;
     size_t kept = 0;
     g->all = calloc(n + 1, sizeof *g->all);
     if (!g->all) return false;
@@ -36,8 +35,7 @@ bool gg_whole_of(const struct gg_host *host, const struct gg_cgraph *graph, stru
         note(g, graph->nodes[i]);
         for (int k = 0; k < GG_MAX_SRC; k++) note(g, graph->nodes[i]->src[k]);
     }
-    for (size_t i = 0; has_table && i < set->size; i++)
-        if (set->used[i / 32] >> (i % 32) & 1) note(g, set->keys[i]);
+    for (size_t at = 0; (t = gg_next_of_whole(graph, &at));) note(g, t);
     qsort(g->all, g->n, sizeof *g->all, by_address);
     for (size_t i = 0; i < g->n; i++)
         if (!i || g->all[i].tensor != g->all[i - 1].tensor)

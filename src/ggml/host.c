@@ -296,12 +296,25 @@ enum sheaf_status gg_host_check(void *library, struct gg_host *h) {
     return st ? st : probe_buffer(&p, h);
 }
 
+static bool is_in_use(const struct gg_hash_set *set, size_t i) {
+    return set->used[i / 32] >> (i % 32) & 1;
+}
+
+const struct gg_tensor *gg_next_of_whole(const struct gg_cgraph *graph, size_t *at) {
+    const struct gg_hash_set *set = &graph->visited;
+    while (set->used && set->keys && *at < set->size) {
+        const size_t i = (*at)++;
+        if (is_in_use(set, i)) return set->keys[i];
+    }
+    return NULL;
+}
+
 int gg_use_count(const struct gg_cgraph *graph, const struct gg_tensor *t) {
     const struct gg_hash_set *set = &graph->visited;
     if (!graph->use_counts || !set->used || !set->keys || !set->size) return -1;
     const size_t first = ((size_t)(uintptr_t)t >> 4) % set->size;
     for (size_t i = first, seen = 0; seen < set->size; seen++, i = (i + 1) % set->size) {
-        if (!(set->used[i / 32] >> (i % 32) & 1)) return -1;
+        if (!is_in_use(set, i)) return -1;
         if (set->keys[i] == t) return graph->use_counts[i];
     }
     return -1;

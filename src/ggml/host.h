@@ -43,6 +43,9 @@ struct gg_buffer_rest *gg_host_rest(const struct gg_host *host, struct gg_buffer
 /* The graph's uid; 0: it has none. */
 uint64_t gg_uid(const struct gg_host *host, const struct gg_cgraph *graph);
 
+/* The tensors of the whole graph that this one is a part of, one a call; *at is 0 at first. NULL: there are no
+ * more. */
+const struct gg_tensor *gg_next_of_whole(const struct gg_cgraph *graph, size_t *at);
 /* How often the whole graph uses t; -1: the graph does not know t. */
 int gg_use_count(const struct gg_cgraph *graph, const struct gg_tensor *t);
 

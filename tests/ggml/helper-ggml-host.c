@@ -953,11 +953,23 @@ static void check_layer(void) {
         numbers(ctx, weights, &at, FF, EMBD, "blk.0.ffn_down.weight", 3),
         numbers(ctx, weights, &at, EMBD, KV * HEAD, "blk.0.attn_k.weight", 4),
         numbers(ctx, weights, &at, EMBD, KV * HEAD, "blk.0.attn_v.weight", 5)};
-    struct gg_tensor *q = product(ctx, w[0], x), *o = product(ctx, w[1], q);
+    struct gg_tensor *shift =
+        tensor(ctx, EMBD, 1, "blk.0.attn_norm.weight"); /* whole, of 0, and few bytes */
+    put_at(weights, shift, &at);
+    struct gg_tensor *y = add(ctx, x, shift);
+    struct gg_tensor *q = product(ctx, w[0], y), *o = product(ctx, w[1], q);
     struct gg_tensor *up = product(ctx, w[2], o), *down = product(ctx, w[3], up);
-    struct gg_tensor *k = product(ctx, w[4], x), *v = product(ctx, w[5], x);
-    struct gg_tensor *made[] = {
-        q, o, up, down, k, v, heads_of(ctx, q, HEADS), heads_of(ctx, k, KV), heads_of(ctx, v, KV)};
+    struct gg_tensor *k = product(ctx, w[4], y), *v = product(ctx, w[5], y);
+    struct gg_tensor *made[] = {y,
+                                q,
+                                o,
+                                up,
+                                down,
+                                k,
+                                v,
+                                heads_of(ctx, q, HEADS),
+                                heads_of(ctx, k, KV),
+                                heads_of(ctx, v, KV)};
     struct gg_cgraph *g = graph_of(ctx, down, 0), part = *g;
     for (size_t i = 0; i < sizeof made / sizeof *made; i++) {
         put_at(work, made[i], &at_work);
