@@ -19,13 +19,35 @@ static enum sheaf_status no_memory(void) {
 
 /* ---- settings ---- */
 
+/* How weights and caches are cut: SHEAF_GGML_SPLIT. */
+struct way {
+    enum { AUTO, MIRROR, RANDOM, BY_FILE, UNKNOWN } kind;
+    const char *rest; /* RANDOM: the seed; BY_FILE: the path; UNKNOWN: the setting */
+};
+
+static struct way read_way(void) {
+    const char *text = sheaf_setting_value("SHEAF_GGML_SPLIT");
+    if (!text || !strcmp(text, "auto")) return (struct way){AUTO, ""};
+    if (!strcmp(text, "mirror")) return (struct way){MIRROR, ""};
+    if (!strncmp(text, "random:", 7)) return (struct way){RANDOM, text + 7};
+    if (!strncmp(text, "file:", 5)) return (struct way){BY_FILE, text + 5};
+    return (struct way){UNKNOWN, text};
+}
+
+static enum sheaf_status unknown_way(const char *text) {
+    return sheaf_set_error(SHEAF_STATUS_INVALID,
+                           "setting SHEAF_GGML_SPLIT is '%s'; it takes auto, mirror, random:SEED "
+                           "or file:PATH",
+                           text);
+}
+
 /* shares: of this device's members, out of a share for each member of the job. */
 static enum sheaf_status read_shares(const struct gg_engine *engine, size_t device,
                                      double *shares) {
     const char *text = sheaf_setting_value("SHEAF_SPLIT");
     const size_t n = gg_engine_n_members(engine), n_mine = gg_engine_n_members_of(engine, device);
     for (size_t j = 0; j < n_mine; j++) shares[j] = 1;
-    if (!text || !*text || !strcmp(text, "even")) return SHEAF_STATUS_SUCCESS;
+    if (!text || !strcmp(text, "even")) return SHEAF_STATUS_SUCCESS;
     double sum = 0, *all = calloc(n, sizeof *all);
     if (!all) return no_memory();
     const bool ok = sheaf__read_shares(text, all, (int)n) == (int)n;
@@ -227,30 +249,35 @@ static void report(const struct gg_cutter *c, struct sheaf_split_state *const *s
 
 /* ---- all ---- */
 
-static enum sheaf_status unknown_way(const char *how) {
-    return sheaf_set_error(SHEAF_STATUS_INVALID,
-                           "setting SHEAF_GGML_SPLIT is '%s'; it takes auto, mirror, random:SEED "
-                           "or file:PATH",
-                           how);
+static enum sheaf_status cut_by_meaning(const struct gg_cutter *c,
+                                        struct sheaf_split_state **states) {
+    bool is_named;
+    const char **why = calloc(c->e->n_unbound + 1, sizeof *why);
+    enum sheaf_status st = why ? gg_cut_by_names(c, states, why, &is_named) : no_memory();
+    if (!st && !is_named) st = gg_cut_by_graph(c, states);
+    if (!st && c->n_members > 1) report(c, states, why);
+    free(why);
+    return st;
 }
 
-static enum sheaf_status choose(struct gg_cutter *c, struct sheaf_split_state **states,
-                                const char **why) {
-    const char *how = sheaf_setting_value("SHEAF_GGML_SPLIT");
-    if (how && !strcmp(how, "mirror")) return SHEAF_STATUS_SUCCESS;
-    if (!how || !*how || !strcmp(how, "auto")) {
-        bool is_named;
-        const enum sheaf_status st = gg_cut_by_names(c, states, why, &is_named);
-        return st || is_named ? st : gg_cut_by_graph(c, states);
+static enum sheaf_status choose(const struct gg_cutter *c, struct sheaf_split_state **states) {
+    const struct way way = read_way();
+    switch (way.kind) {
+    case AUTO:
+        return cut_by_meaning(c, states);
+    case MIRROR:
+        return SHEAF_STATUS_SUCCESS;
+    case RANDOM:
+        return cut_at_random(c, way.rest, states);
+    case BY_FILE:
+        return cut_by_file(c, way.rest, states);
+    default:
+        return unknown_way(way.rest);
     }
-    if (!strncmp(how, "random:", 7)) return cut_at_random(c, how + 7, states);
-    if (!strncmp(how, "file:", 5)) return cut_by_file(c, how + 5, states);
-    return unknown_way(how);
 }
 
 enum sheaf_status gg_read_shares(const struct gg_engine *engine, size_t device, double *shares) {
-    const char *how = sheaf_setting_value("SHEAF_GGML_SPLIT");
-    const bool is_cut = !how || strcmp(how, "mirror") != 0;
+    const bool is_cut = read_way().kind != MIRROR;
     const size_t n = gg_engine_n_members_of(engine, device);
     const enum sheaf_status st = read_shares(engine, device, shares);
     double sum = 0;
@@ -260,30 +287,28 @@ enum sheaf_status gg_read_shares(const struct gg_engine *engine, size_t device, 
 }
 
 enum sheaf_status gg_check_cuts(const struct gg_engine *engine) {
-    const char *how = sheaf_setting_value("SHEAF_GGML_SPLIT");
+    const struct way way = read_way();
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     uint64_t seed;
     for (size_t i = 0; i < gg_engine_n_devices(engine) && !st; i++) st = check_shares(engine, i);
-    if (st || !how || !*how || !strcmp(how, "auto") || !strcmp(how, "mirror")) return st;
-    if (!strncmp(how, "random:", 7)) return read_seed(how + 7, &seed);
-    return strncmp(how, "file:", 5) ? unknown_way(how) : cut_by_file(NULL, how + 5, NULL);
+    if (st) return st;
+    if (way.kind == RANDOM) return read_seed(way.rest, &seed);
+    if (way.kind == BY_FILE) return cut_by_file(NULL, way.rest, NULL);
+    return way.kind == UNKNOWN ? unknown_way(way.rest) : st;
 }
 
 enum sheaf_status gg_choose_cuts(const struct gg_encoder *e, const struct gg_cgraph *graph,
                                  const struct gg_engine *engine, size_t device,
                                  struct sheaf_split_state **states) {
-    const int n = (int)sheaf_backend_meta_dev_n_members(gg_engine_device(engine, device));
-    const char *how = sheaf_setting_value("SHEAF_GGML_SPLIT");
-    struct gg_cutter c = {e, graph, n, calloc((size_t)n, sizeof(double)), sheaf__whole_sums()};
-    const char **why = calloc(e->n_unbound + 1, sizeof *why);
-    enum sheaf_status st = c.shares && why ? read_shares(engine, device, c.shares) : no_memory();
-    if (!st) st = choose(&c, states, why);
-    if (!st && n > 1 && (!how || !strcmp(how, "auto"))) report(&c, states, why);
+    const int n = (int)gg_engine_n_members_of(engine, device);
+    const struct gg_cutter c = {e, graph, n, calloc((size_t)n, sizeof(double)),
+                                sheaf__whole_sums()};
+    enum sheaf_status st = c.shares ? read_shares(engine, device, c.shares) : no_memory();
+    if (!st) st = choose(&c, states);
     for (size_t i = 0; i < e->n_unbound && !st; i++) {
         if (!states[i]) states[i] = sheaf_split_state_mirrored(n);
         if (!states[i]) st = no_memory();
     }
     free(c.shares);
-    free(why);
     return st;
 }
