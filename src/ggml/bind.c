@@ -7,10 +7,6 @@
 #include "ggml/driver_impl.h"
 #include "ggml/file.h"
 
-static enum sheaf_status no_memory(void) {
-    return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "weights and caches: out of memory");
-}
-
 enum sheaf_status gg_region_bytes(const struct gg_memory *m, const struct gg_region *r,
                                   size_t offset, void *out, size_t size) {
     if (r->file)
@@ -33,7 +29,8 @@ static enum sheaf_status make_objects(const struct gg_memory *m, struct gg_regio
     for (size_t i = 0; i < n; i++) gg_put_state(&b, states[i]);
     struct gg_command c = {
         .kind = GG_COMMAND_BIND, .device = (uint32_t)m->device, .buffer = m->number, .size = b.n};
-    const enum sheaf_status st = b.failed ? no_memory() : gg_send(&c, b.data, NULL);
+    const enum sheaf_status st =
+        b.failed ? gg_no_memory("weights and caches") : gg_send(&c, b.data, NULL);
     free(b.data);
     return st;
 }
@@ -66,7 +63,8 @@ static enum sheaf_status load(const struct some *s, const struct gg_file *file) 
         gg_put(&b, &place, sizeof place);
     }
     struct gg_command c = {.kind = GG_COMMAND_LOAD, .device = (uint32_t)s->m->device, .size = b.n};
-    const enum sheaf_status st = b.failed ? no_memory() : gg_send(&c, b.data, &source);
+    const enum sheaf_status st =
+        b.failed ? gg_no_memory("weights and caches") : gg_send(&c, b.data, &source);
     free(b.data);
     return st;
 }
@@ -80,7 +78,7 @@ static bool is_first_of_file(struct gg_region *const *regions, size_t i) {
 static enum sheaf_status load_regions(const struct gg_memory *m, struct gg_region *const *regions,
                                       size_t n) {
     struct some s = {m, calloc(n, sizeof *s.regions), 0};
-    enum sheaf_status st = s.regions ? SHEAF_STATUS_SUCCESS : no_memory();
+    enum sheaf_status st = s.regions ? SHEAF_STATUS_SUCCESS : gg_no_memory("weights and caches");
     for (size_t i = 0; i < n && !st; i++) {
         if (!is_first_of_file(regions, i)) continue;
         s.n = 0;
@@ -129,8 +127,9 @@ enum sheaf_status gg_bind_regions(const struct gg_cgraph *graph) {
     struct gg_region **some = calloc(n, sizeof *some);
     struct sheaf_split_state **some_states = calloc(n, sizeof *some_states);
     bool *done = calloc(n, sizeof *done);
-    enum sheaf_status st =
-        states && some && some_states && done ? SHEAF_STATUS_SUCCESS : no_memory();
+    enum sheaf_status st = states && some && some_states && done
+                               ? SHEAF_STATUS_SUCCESS
+                               : gg_no_memory("weights and caches");
     if (!st) st = gg_choose_cuts(e, graph, gg_driver.engine, e->unbound_in[0]->device, states);
     for (size_t i = 0; i < n && !st; i++) {
         size_t k = 0;

@@ -134,7 +134,7 @@ static enum sheaf_status describe(struct gg_sent_program *p) {
     p->uses = calloc(e->n_made + 1, sizeof *p->uses);
     p->n_offsets = e->n_offsets;
     p->offsets = calloc(e->n_offsets + 1, sizeof *p->offsets);
-    if (!p->inputs || !p->uses || !p->offsets) return gg_no_memory();
+    if (!p->inputs || !p->uses || !p->offsets) return gg_no_memory("graph");
     for (size_t i = 0; i < e->n_made; i++) {
         const struct gg_made *made = &e->made[i];
         const enum sheaf_type type = (enum sheaf_type)made->record.type;
@@ -147,18 +147,18 @@ static enum sheaf_status describe(struct gg_sent_program *p) {
             in->bytes = sheaf_row_size(type, (int64_t)ne[0]) * ne[1] * ne[2] * ne[3];
             in->sent = malloc(in->bytes ? in->bytes : 1);
             in->written = is_result(e, made->tensor);
-            if (!in->sent) return gg_no_memory();
+            if (!in->sent) return gg_no_memory("graph");
         }
     }
     gg_put(&p->message, e->outputs.data, e->outputs.n);
     gg_put(&p->message, e->graph.data, e->graph.n);
-    return p->message.failed ? gg_no_memory() : SHEAF_STATUS_SUCCESS;
+    return p->message.failed ? gg_no_memory("graph") : SHEAF_STATUS_SUCCESS;
 }
 
 static enum sheaf_status make_program(size_t device, const struct gg_cgraph *g, uint64_t hash,
                                       struct gg_sent_program **out) {
     struct gg_sent_program *p = calloc(1, sizeof *p);
-    enum sheaf_status st = p ? describe(p) : gg_no_memory();
+    enum sheaf_status st = p ? describe(p) : gg_no_memory("graph");
     if (!st) st = gg_later_wait_all(); /* programs may have to go */
     if (!st) st = make_room(p);
     if (!st) st = gg_bind_regions(g);
@@ -207,7 +207,7 @@ static enum sheaf_status copy_lists(struct gg_recent *r) {
     if (!sheaf__grow(&r->inputs, &r->cap_inputs, e->n_inputs, sizeof *r->inputs) ||
         !sheaf__grow(&r->results, &r->cap_results, e->n_results, sizeof *r->results) ||
         !sheaf__grow(&r->offsets, &r->cap_offsets, e->n_offsets, sizeof *r->offsets))
-        return gg_no_memory();
+        return gg_no_memory("graph");
     r->n_inputs = e->n_inputs;
     r->n_results = e->n_results;
     r->n_offsets = e->n_offsets;

@@ -13,10 +13,6 @@
 #include "base/shares.h"
 #include "ggml/cut_axis.h"
 
-static enum sheaf_status no_memory(void) {
-    return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "split states: out of memory");
-}
-
 /* ---- settings ---- */
 
 /* How weights and caches are cut: SHEAF_GGML_SPLIT. */
@@ -49,7 +45,7 @@ static enum sheaf_status read_shares(const struct gg_engine *engine, size_t devi
     for (size_t j = 0; j < n_mine; j++) shares[j] = 1;
     if (!text || !strcmp(text, "even")) return SHEAF_STATUS_SUCCESS;
     double sum = 0, *all = calloc(n, sizeof *all);
-    if (!all) return no_memory();
+    if (!all) return gg_no_memory("split states");
     const bool ok = sheaf__read_shares(text, all, (int)n) == (int)n;
     for (size_t j = 0; j < n_mine && ok; j++)
         sum += shares[j] = all[gg_engine_member(engine, device, j)];
@@ -63,7 +59,8 @@ static enum sheaf_status read_shares(const struct gg_engine *engine, size_t devi
 
 static enum sheaf_status check_shares(const struct gg_engine *engine, size_t device) {
     double *shares = calloc(gg_engine_n_members_of(engine, device) + 1, sizeof *shares);
-    const enum sheaf_status st = shares ? read_shares(engine, device, shares) : no_memory();
+    const enum sheaf_status st =
+        shares ? read_shares(engine, device, shares) : gg_no_memory("split states");
     free(shares);
     return st;
 }
@@ -106,7 +103,7 @@ static enum sheaf_status cut_at_random(const struct gg_cutter *c, const char *se
     for (size_t i = 0; i < c->e->n_unbound; i++) {
         uint64_t state = sheaf__mix(seed, (uint64_t)c->e->unbound[i]->object);
         states[i] = random_state(c, c->e->unbound[i], &state);
-        if (!states[i]) return no_memory();
+        if (!states[i]) return gg_no_memory("split states");
     }
     return SHEAF_STATUS_SUCCESS;
 }
@@ -253,7 +250,8 @@ static enum sheaf_status cut_by_meaning(const struct gg_cutter *c,
                                         struct sheaf_split_state **states) {
     bool is_named;
     const char **why = calloc(c->e->n_unbound + 1, sizeof *why);
-    enum sheaf_status st = why ? gg_cut_by_names(c, states, why, &is_named) : no_memory();
+    enum sheaf_status st =
+        why ? gg_cut_by_names(c, states, why, &is_named) : gg_no_memory("split states");
     if (!st && !is_named) st = gg_cut_by_graph(c, states);
     if (!st && c->n_members > 1) report(c, states, why);
     free(why);
@@ -303,11 +301,12 @@ enum sheaf_status gg_choose_cuts(const struct gg_encoder *e, const struct gg_cgr
     const int n = (int)gg_engine_n_members_of(engine, device);
     const struct gg_cutter c = {e, graph, n, calloc((size_t)n, sizeof(double)),
                                 sheaf__whole_sums()};
-    enum sheaf_status st = c.shares ? read_shares(engine, device, c.shares) : no_memory();
+    enum sheaf_status st =
+        c.shares ? read_shares(engine, device, c.shares) : gg_no_memory("split states");
     if (!st) st = choose(&c, states);
     for (size_t i = 0; i < e->n_unbound && !st; i++) {
         if (!states[i]) states[i] = sheaf_split_state_mirrored(n);
-        if (!states[i]) st = no_memory();
+        if (!states[i]) st = gg_no_memory("split states");
     }
     free(c.shares);
     return st;

@@ -62,10 +62,8 @@ static enum sheaf_status note_memory(size_t device, const struct gg_memory_now *
     const size_t n = gg_engine_n_members_of(gg_driver.engine, device);
     struct gg_room *rooms = calloc(2 * n + 1, sizeof *rooms);
     double *shares = calloc(n + 1, sizeof *shares);
-    enum sheaf_status st =
-        rooms && shares ? SHEAF_STATUS_SUCCESS
-                        : sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "memory: out of memory");
-    if (!st) st = gg_read_shares(gg_driver.engine, device, shares);
+    enum sheaf_status st = rooms && shares ? gg_read_shares(gg_driver.engine, device, shares)
+                                           : gg_no_memory("memory of the devices");
     if (!st) {
         find_rooms(device, now, shares, n, rooms, rooms + n);
         const size_t bytes = gg_capacity(rooms, n), to_come = gg_bytes_to_come(device);
@@ -88,7 +86,7 @@ static enum sheaf_status measure_task(void *unused) {
     (void)unused;
     if (!are_ranks_idle()) return SHEAF_STATUS_SUCCESS;
     struct gg_memory_now *now = calloc(gg_engine_n_members(gg_driver.engine) + 1, sizeof *now);
-    if (!now) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "memory: out of memory");
+    if (!now) return gg_no_memory("memory of the devices");
     enum sheaf_status st = gg_send(&(struct gg_command){.kind = GG_COMMAND_MEASURE}, NULL, now);
     for (size_t i = 0; i < gg_engine_n_devices(gg_driver.engine) && !st; i++)
         st = note_memory(i, now);

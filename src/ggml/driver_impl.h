@@ -80,10 +80,6 @@ struct gg_driver {
 };
 extern struct gg_driver gg_driver;
 
-static inline enum sheaf_status gg_no_memory(void) {
-    return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "graph: out of memory");
-}
-
 /* Sends a command to all ranks and executes it here (gg_engine_do), after the results that it may
  * need have been fetched. */
 enum sheaf_status gg_send(struct gg_command *command, const void *payload, void *result);

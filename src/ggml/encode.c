@@ -100,7 +100,7 @@ static enum sheaf_status encode_nodes(struct gg_encoder *e, const struct gg_cgra
         const enum sheaf_status st = gg_encode_node(e, t, &record);
         if (st) return st;
         struct gg_slot *slot = gg_slot_of(e, t);
-        if (!slot) return gg_encode_no_memory();
+        if (!slot) return gg_no_memory("graph");
         slot->record = record;
     }
     return SHEAF_STATUS_SUCCESS;
@@ -111,13 +111,13 @@ static enum sheaf_status encode_nodes(struct gg_encoder *e, const struct gg_cgra
 static enum sheaf_status add_result(struct gg_encoder *e, const struct gg_tensor *root,
                                     uint32_t record) {
     struct gg_slot *slot = gg_slot_of(e, root);
-    if (!slot || slot->output) return slot ? SHEAF_STATUS_SUCCESS : gg_encode_no_memory();
+    if (!slot || slot->output) return slot ? SHEAF_STATUS_SUCCESS : gg_no_memory("graph");
     slot->output = true;
     if (!sheaf__grow(&e->results, &e->cap_results, e->n_results + 1, sizeof *e->results))
-        return gg_encode_no_memory();
+        return gg_no_memory("graph");
     e->results[e->n_results++] = root;
     gg_put_u64(&e->outputs, record);
-    return e->outputs.failed ? gg_encode_no_memory() : SHEAF_STATUS_SUCCESS;
+    return e->outputs.failed ? gg_no_memory("graph") : SHEAF_STATUS_SUCCESS;
 }
 
 /* Is t read by something that is not in this part of the graph? encode.h says how that is known. */
@@ -137,7 +137,7 @@ static enum sheaf_status find_result(struct gg_encoder *e, const struct gg_cgrap
     const struct gg_slot *root = gg_slot_of(e, gg_root(t));
     const uint32_t of_root = root ? root->record : 0;
     const struct gg_slot *slot = root ? gg_slot_of(e, t) : NULL;
-    if (!slot) return gg_encode_no_memory();
+    if (!slot) return gg_no_memory("graph");
     const uint32_t record = slot->record ? slot->record : of_root;
     if (!record) return SHEAF_STATUS_SUCCESS; /* a view of another device's tensor */
     const struct gg_made *made = &e->made[record - 1];
@@ -181,7 +181,7 @@ static enum sheaf_status start(struct gg_encoder *e, size_t n_nodes) {
     e->graph.failed = e->outputs.failed = false;
     e->n_made = e->n_inputs = e->n_results = e->n_unbound = e->n_offsets = 0;
     e->stale = NULL;
-    return gg_slots_clear(e, 8 * n_nodes + 64) ? SHEAF_STATUS_SUCCESS : gg_encode_no_memory();
+    return gg_slots_clear(e, 8 * n_nodes + 64) ? SHEAF_STATUS_SUCCESS : gg_no_memory("graph");
 }
 
 enum sheaf_status gg_encode(struct gg_encoder *e, const struct gg_cgraph *graph) {
@@ -231,7 +231,7 @@ enum sheaf_status gg_encode_question(struct gg_encoder *e, const struct gg_tenso
     gg_record_make_dense(&r);
     const uint32_t node = gg_record_add(e, &r, t);
     const bool is_copied = t->view_src && !gg_writes_operand(&s);
-    return node && (!is_copied || add_copy(e, &r, node, t)) ? st : gg_encode_no_memory();
+    return node && (!is_copied || add_copy(e, &r, node, t)) ? st : gg_no_memory("graph");
 }
 
 void gg_encoder_free(struct gg_encoder *e) {

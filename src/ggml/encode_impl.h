@@ -25,7 +25,6 @@ bool gg_record_fits(const struct gg_record *view, const struct gg_record *owner)
  * itself unless view_of says another. */
 uint32_t gg_record_add(struct gg_encoder *e, const struct gg_record *r, const struct gg_tensor *t);
 
-enum sheaf_status gg_encode_no_memory(void);
 /* UNSUPPORTED: an op or a type of t has no counterpart here. */
 enum sheaf_status gg_refuse_tensor(const struct gg_tensor *t);
 

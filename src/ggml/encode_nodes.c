@@ -17,7 +17,7 @@ static enum sheaf_status note_unbound(struct gg_encoder *e, struct gg_memory *m,
     if (!sheaf__grow(&e->unbound, &e->cap_unbound, e->n_unbound + 1, sizeof *e->unbound) ||
         !sheaf__grow(&e->unbound_in, &e->cap_unbound_in, e->n_unbound + 1, sizeof *e->unbound_in) ||
         !gg_number_take(e->numbers, region))
-        return gg_encode_no_memory();
+        return gg_no_memory("graph");
     for (size_t i = 0; i < e->n_unbound; i++)
         if (e->unbound[i] == region) return SHEAF_STATUS_SUCCESS;
     e->unbound_in[e->n_unbound] = m;
@@ -46,7 +46,7 @@ static enum sheaf_status object_leaf(struct gg_encoder *e, const struct gg_tenso
 
 static enum sheaf_status input_leaf(struct gg_encoder *e, const struct gg_tensor *t) {
     if (!sheaf__grow(&e->inputs, &e->cap_inputs, e->n_inputs + 1, sizeof *e->inputs))
-        return gg_encode_no_memory();
+        return gg_no_memory("graph");
     e->inputs[e->n_inputs++] = t;
     return SHEAF_STATUS_SUCCESS;
 }
@@ -61,7 +61,7 @@ static enum sheaf_status strided_leaf(struct gg_encoder *e, const struct gg_tens
     gg_record_fill(&r, &bytes, GG_LEAF_INPUT);
     gg_record_make_dense(&r);
     const uint32_t all = gg_record_add(e, &r, t);
-    if (!all) return gg_encode_no_memory();
+    if (!all) return gg_no_memory("graph");
     gg_record_fill(&r, s, GG_NODE);
     r.op = SHEAF_OP_VIEW;
     return add_view(e, t, &r, all, out);
@@ -80,7 +80,7 @@ static enum sheaf_status encode_leaf(struct gg_encoder *e, const struct gg_tenso
     if (st) return st;
     if (!dense) return strided_leaf(e, t, &s, out);
     *out = gg_record_add(e, &r, t);
-    return *out ? st : gg_encode_no_memory();
+    return *out ? st : gg_no_memory("graph");
 }
 
 /* ---- views ---- */
@@ -107,7 +107,7 @@ static enum sheaf_status add_view(struct gg_encoder *e, const struct gg_tensor *
         return sheaf_set_error(SHEAF_STATUS_INVALID, "graph: view '%s' ends outside of '%s'",
                                t->name, e->made[source->owner].tensor->name);
     *out = gg_record_add(e, r, t);
-    return *out ? SHEAF_STATUS_SUCCESS : gg_encode_no_memory();
+    return *out ? SHEAF_STATUS_SUCCESS : gg_no_memory("graph");
 }
 
 /* The memory that t shows, as a view of its root. */
@@ -137,7 +137,7 @@ static enum sheaf_status copy_into(struct gg_encoder *e, const struct gg_tensor 
     r.src[0] = from;
     r.src[1] = target;
     *out = gg_record_add(e, &r, t);
-    return *out ? st : gg_encode_no_memory();
+    return *out ? st : gg_no_memory("graph");
 }
 
 /* ---- nodes ---- */
@@ -201,13 +201,13 @@ enum sheaf_status gg_encode_node(struct gg_encoder *e, const struct gg_tensor *t
         uint32_t fresh;
         gg_record_make_dense(&r);
         fresh = gg_record_add(e, &r, t);
-        return fresh ? copy_into(e, t, fresh, out) : gg_encode_no_memory();
+        return fresh ? copy_into(e, t, fresh, out) : gg_no_memory("graph");
     }
     const struct gg_slot *slot = gg_slot_of(e, t);
-    if (!slot) return gg_encode_no_memory();
+    if (!slot) return gg_no_memory("graph");
     if (slot->over_heads) return gg_encode_norm_over_heads(e, t, &r, out);
     *out = gg_record_add(e, &r, t);
-    if (!*out) return gg_encode_no_memory();
+    if (!*out) return gg_no_memory("graph");
     const bool as_it_is = !memcmp(s.ne, t->ne, sizeof s.ne) || slot->uses == slot->views;
     return as_it_is ? st : unflatten(e, t, *out, out);
 }
@@ -216,7 +216,7 @@ enum sheaf_status gg_encode_node(struct gg_encoder *e, const struct gg_tensor *t
  * views that led to it are taken along. */
 static enum sheaf_status record_of(struct gg_encoder *e, const struct gg_tensor *t, uint32_t *out) {
     struct gg_slot *slot = gg_slot_of(e, t);
-    if (!slot) return gg_encode_no_memory();
+    if (!slot) return gg_no_memory("graph");
     if (slot->record) {
         *out = slot->record;
         return SHEAF_STATUS_SUCCESS;

@@ -45,7 +45,7 @@ enum sheaf_status gg_encode_norm_over_heads(struct gg_encoder *e, const struct g
             memcpy(r.params, mean, sizeof *mean);
             memcpy((char *)r.params + sizeof *mean, norm->params, sizeof *mean); /* eps */
         }
-        if (!(r.src[0] = gg_record_add(e, &r, t))) return gg_encode_no_memory();
+        if (!(r.src[0] = gg_record_add(e, &r, t))) return gg_no_memory("graph");
     }
     const uint32_t root = r.src[0];
     r = *norm;
@@ -54,5 +54,5 @@ enum sheaf_status gg_encode_norm_over_heads(struct gg_encoder *e, const struct g
     gg_record_make_dense(&r);
     memset(r.params, 0, sizeof r.params);
     *out = gg_record_add(e, &r, t);
-    return *out ? SHEAF_STATUS_SUCCESS : gg_encode_no_memory();
+    return *out ? SHEAF_STATUS_SUCCESS : gg_no_memory("graph");
 }

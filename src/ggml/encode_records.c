@@ -115,10 +115,6 @@ void gg_record_make_dense(struct gg_record *r) {
 
 /* ---- errors ---- */
 
-enum sheaf_status gg_encode_no_memory(void) {
-    return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "graph: out of memory");
-}
-
 enum sheaf_status gg_refuse_tensor(const struct gg_tensor *t) {
     return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
                            "graph: '%s' has an op or a type that this device lacks", t->name);

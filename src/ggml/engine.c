@@ -13,10 +13,6 @@ enum { MAGIC = 0x53474732, CHUNK = 64 << 20 };
 
 /* ---- start and end ---- */
 
-static enum sheaf_status no_memory(void) {
-    return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "start: out of memory");
-}
-
 /* The state of an object that is being bound; all others are mirrored. */
 static enum sheaf_status state_of(const struct sheaf_tensor *t, const void *user,
                                   struct sheaf_split_state **out) {
@@ -26,8 +22,7 @@ static enum sheaf_status state_of(const struct sheaf_tensor *t, const void *user
     for (size_t i = 0; i < e->n_binding && !state; i++)
         if (e->binding[i].tensor == t) state = e->binding[i].state;
     *out = state ? sheaf_split_state_copy(state) : sheaf_split_state_mirrored(on->n_members);
-    return *out ? SHEAF_STATUS_SUCCESS
-                : sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "split state: out of memory");
+    return *out ? SHEAF_STATUS_SUCCESS : gg_no_memory("split states");
 }
 
 /* Members are the CPU devices unless SHEAF_DEVICES names others, which modules may have. A module
@@ -52,7 +47,7 @@ static enum sheaf_status gather_group(struct gg_ranks *on, const struct groups *
     on->member = calloc(groups->n_devices + 1, sizeof *on->member);
     on->part = calloc((size_t)sheaf_world_size(), sizeof *on->part);
     on->report = calloc((size_t)sheaf_world_size(), sizeof *on->report);
-    if (!on->member || !on->part || !on->report) return no_memory();
+    if (!on->member || !on->part || !on->report) return gg_no_memory("start");
     for (size_t i = 0; i < groups->n_devices; i++) {
         const int rank = sheaf_world_device_rank(groups->devices[i]);
         if (groups->of_rank[rank] != g) continue;
@@ -68,7 +63,7 @@ static enum sheaf_status gather_group(struct gg_ranks *on, const struct groups *
 
 static enum sheaf_status start_device(struct gg_ranks *on, const struct groups *groups, int g) {
     sheaf_backend_dev_t *members = calloc(groups->n_devices + 1, sizeof(sheaf_backend_dev_t));
-    enum sheaf_status st = members ? gather_group(on, groups, g, members) : no_memory();
+    enum sheaf_status st = members ? gather_group(on, groups, g, members) : gg_no_memory("start");
     st = sheaf_world_agree(st, "groups");
     if (!st)
         st = sheaf_backend_meta_device(members, (size_t)on->n_members, state_of, on, NULL,
@@ -107,7 +102,7 @@ static enum sheaf_status start_devices(struct gg_engine *e) {
     e->own_bytes = calloc(n_ranks, sizeof *e->own_bytes);
     e->devices = calloc(GG_MAX_GROUPS, sizeof *e->devices);
     if (!st && (!groups.of_rank || !e->reports || !e->own || !e->own_bytes || !e->devices))
-        st = no_memory();
+        st = gg_no_memory("start");
     st = sheaf_world_agree(st, "groups");
     if (!st) st = read_groups(&groups);
     for (int g = 0; g < groups.n && !st; g++) {
@@ -128,7 +123,7 @@ enum sheaf_status gg_engine_start(const struct gg_start *start, struct gg_engine
     const struct sheaf_world_params params = {
         .size = sizeof params, .may_exit = start->may_exit, .on_failure = start->on_failure};
     struct gg_engine *e = calloc(1, sizeof *e);
-    if (!e) return no_memory();
+    if (!e) return gg_no_memory("start");
     enum sheaf_status st = sheaf_world_init(&params);
     if (!st) load_modules();
     if (!st) st = start_devices(e);

@@ -89,7 +89,7 @@ bool gg_later_copy(size_t device, void *to, size_t from, const void *src, size_t
 
 enum sheaf_status gg_later_run(const struct gg_sent_program *p, const struct gg_recent *r) {
     struct later *x = calloc(1, sizeof *x);
-    if (!x) return gg_no_memory();
+    if (!x) return gg_no_memory("graph");
     const enum sheaf_status st = gg_places_of(r, &x->places);
     if (st) {
         free_later(x);

@@ -12,10 +12,6 @@
 
 enum { MAX_PATH = 4096 };
 
-static enum sheaf_status no_memory(void) {
-    return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "objects: out of memory");
-}
-
 /* Objects of a LOAD, and where this rank has their bytes. */
 struct loading {
     struct sheaf_tensor **tensors; /* [n] */
@@ -90,7 +86,7 @@ static void tell_of(int rank, int others, const char *path, enum gg_file_lack la
 static enum sheaf_status meet_about(const struct gg_ranks *on, const uint8_t mine[2],
                                     const char *path, bool *reads) {
     uint8_t *all = calloc((size_t)sheaf_world_size(), 2);
-    if (!all) return gg_or_end(no_memory());
+    if (!all) return gg_or_end(gg_no_memory("load"));
     enum sheaf_status st = sheaf_world_all_gather(mine, 2, all, "which ranks have the file");
     int first = -1, others = -1;
     for (int i = 0; i < sheaf_world_size() && !st; i++) {
@@ -114,7 +110,7 @@ static enum sheaf_status make_loading(const struct gg_engine *e, struct gg_reade
     l->tensors = calloc(l->n + 1, sizeof(*l->tensors));
     l->offsets = calloc(l->n + 1, sizeof *l->offsets);
     l->reads = calloc((size_t)sheaf_world_size(), sizeof *l->reads);
-    return l->tensors && l->offsets && l->reads ? take_places(e, r, l) : no_memory();
+    return l->tensors && l->offsets && l->reads ? take_places(e, r, l) : gg_no_memory("load");
 }
 
 enum sheaf_status gg_execute_load(struct gg_engine *e, const struct gg_command *c,

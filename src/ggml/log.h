@@ -1,4 +1,4 @@
-/* What the log of both libraries has only on request. */
+/* What the files of both libraries log and say alike. */
 #ifndef SHEAF_GGML_LOG_H
 #define SHEAF_GGML_LOG_H
 
@@ -6,11 +6,17 @@
 #include <string.h>
 
 #include "sheaf/settings.h"
+#include "sheaf/status.h"
 
 /* Does the log have details (SHEAF_BACKEND_DEBUG=1)? */
 static inline bool gg_logs_details(void) {
     const char *debug = sheaf_setting_value("SHEAF_BACKEND_DEBUG");
     return debug && !strcmp(debug, "1");
+}
+
+/* ALLOC_FAILED with a text; what: what there is no memory for. */
+static inline enum sheaf_status gg_no_memory(const char *what) {
+    return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", what);
 }
 
 #endif

@@ -11,10 +11,6 @@ struct sheaf_tensor *gg_object_tensor(void *engine, uint32_t object) {
     return object < e->n_objects ? e->objects[object].tensor : NULL;
 }
 
-static enum sheaf_status no_memory(void) {
-    return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "objects: out of memory");
-}
-
 /* ---- objects and their memory ---- */
 
 void gg_batch_free(struct gg_batch *batch) {
@@ -70,7 +66,8 @@ static enum sheaf_status note_objects(struct gg_engine *e, const struct gg_comma
     size_t want = e->n_objects;
     for (size_t i = 0; i < e->n_binding; i++)
         if (e->binding[i].object >= want) want = e->binding[i].object + 1;
-    if (!sheaf__grow(&e->objects, &e->cap_objects, want, sizeof *e->objects)) return no_memory();
+    if (!sheaf__grow(&e->objects, &e->cap_objects, want, sizeof *e->objects))
+        return gg_no_memory("objects");
     while (e->n_objects < want) e->objects[e->n_objects++] = (struct gg_object){0};
     if (want > e->max_objects) e->max_objects = want;
     for (size_t i = 0; i < e->n_binding; i++)
@@ -102,7 +99,8 @@ enum sheaf_status gg_execute_bind(struct gg_engine *e, const struct gg_command *
         .mem_size = (e->n_binding + 1) * sheaf_tensor_overhead(), .no_alloc = true});
     const bool ok = e->binding && batch.ctx &&
                     sheaf__grow(&e->batches, &e->cap_batches, e->n_batches + 1, sizeof *e->batches);
-    enum sheaf_status st = sheaf_world_agree(ok ? SHEAF_STATUS_SUCCESS : no_memory(), "objects");
+    enum sheaf_status st =
+        sheaf_world_agree(ok ? SHEAF_STATUS_SUCCESS : gg_no_memory("objects"), "objects");
     if (!st) st = bind(e, c, &r, &batch);
     for (size_t i = 0; i < e->n_binding; i++) sheaf_split_state_free(e->binding[i].state);
     free(e->binding);

@@ -6,10 +6,6 @@
 
 #include "ggml/engine_impl.h"
 
-static enum sheaf_status no_memory(void) {
-    return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "program: out of memory");
-}
-
 void gg_program_free(struct gg_program *p) {
     if (!p) return;
     sheaf_gallocr_free(p->galloc);
@@ -54,7 +50,7 @@ void gg_programs_let_go(struct gg_engine *e) {
 
 static enum sheaf_status find_inputs(struct gg_program *p) {
     p->inputs = calloc((size_t)p->g.n + 1, sizeof *p->inputs);
-    if (!p->inputs) return no_memory();
+    if (!p->inputs) return gg_no_memory("program");
     for (uint32_t i = 0; i < p->g.n; i++)
         if (p->g.tensors[i]->flags & SHEAF_TENSOR_FLAG_INPUT)
             p->inputs[p->n_inputs++] = p->g.tensors[i];
@@ -63,7 +59,7 @@ static enum sheaf_status find_inputs(struct gg_program *p) {
 
 static enum sheaf_status find_outputs(struct gg_program *p, struct gg_reader *r, uint64_t n) {
     p->outputs = n <= p->g.n ? calloc(n + 1, sizeof *p->outputs) : NULL;
-    if (!p->outputs) return no_memory();
+    if (!p->outputs) return gg_no_memory("program");
     for (uint64_t i = 0; i < n; i++) {
         const uint64_t record = gg_take_u64(r);
         if (r->bad || record >= p->g.n)
@@ -88,7 +84,7 @@ static enum sheaf_status build(struct gg_engine *e, struct gg_program *p,
     p->device = c->device;
     p->galloc =
         sheaf_gallocr_new(sheaf_backend_get_default_buffer_type(e->devices[p->device].backend));
-    if (!st && !p->galloc) st = no_memory();
+    if (!st && !p->galloc) st = gg_no_memory("program");
     return st ? st : sheaf_gallocr_alloc_graph(p->galloc, p->g.graph);
 }
 
@@ -97,7 +93,7 @@ enum sheaf_status gg_execute_graph(struct gg_engine *e, const struct gg_command 
     struct gg_program *p = calloc(1, sizeof *p);
     const bool ok =
         p && sheaf__grow(&e->programs, &e->cap_programs, e->n_programs + 1, sizeof *e->programs);
-    enum sheaf_status st = ok ? build(e, p, c, payload) : no_memory();
+    enum sheaf_status st = ok ? build(e, p, c, payload) : gg_no_memory("program");
     st = sheaf_world_agree(st, "program");
     if (st) {
         gg_program_free(p);
@@ -173,7 +169,7 @@ static enum sheaf_status state_of(const struct sheaf_tensor *t, const void *user
     (void)user;
     const struct sheaf_split_state *state = sheaf_backend_meta_get_state(t);
     *out = state ? sheaf_split_state_copy(state) : NULL;
-    return *out ? SHEAF_STATUS_SUCCESS : no_memory();
+    return *out ? SHEAF_STATUS_SUCCESS : gg_no_memory("program");
 }
 
 static bool tell(const struct sheaf_backend_meta_step *step, void *user) {

@@ -64,7 +64,7 @@ static uint64_t put_offsets(struct gg_bytes *b, struct gg_sent_program *p,
 static enum sheaf_status note_pending(const struct gg_sent_program *p, const struct gg_places *at) {
     struct gg_pending *left = &gg_driver.pending[p->device];
     if (!sheaf__grow(&left->addresses, &left->cap, at->n_results + 1, sizeof *left->addresses))
-        return gg_no_memory();
+        return gg_no_memory("graph");
     if (at->n_results)
         memcpy(left->addresses, at->results, at->n_results * sizeof *left->addresses);
     left->n = at->n_results;
@@ -110,7 +110,7 @@ static enum sheaf_status run(struct gg_sent_program *p, const struct gg_places *
     b->failed = false;
     gg_put_u64(b, 0); /* the number of changes, below */
     const uint64_t n_changes = put_changes(b, p, at), n_moves = put_offsets(b, p, at);
-    enum sheaf_status st = b->failed ? gg_no_memory() : SHEAF_STATUS_SUCCESS;
+    enum sheaf_status st = b->failed ? gg_no_memory("graph") : SHEAF_STATUS_SUCCESS;
     if (!st) {
         memcpy(b->data, &n_changes, sizeof n_changes);
         st = send_run(p, at, n_moves);
@@ -135,7 +135,7 @@ enum sheaf_status gg_places_of(const struct gg_recent *r, struct gg_places *out)
     if (!sheaf__grow(&out->inputs, &out->cap_inputs, r->n_inputs, sizeof *out->inputs) ||
         !sheaf__grow(&out->results, &out->cap_results, r->n_results + 1, sizeof *out->results) ||
         !sheaf__grow(&out->offsets, &out->cap_offsets, r->n_offsets, sizeof *out->offsets))
-        return gg_no_memory();
+        return gg_no_memory("graph");
     out->n_inputs = r->n_inputs;
     out->n_results = r->n_results;
     out->n_offsets = r->n_offsets;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/array.h"
+#include "ggml/log.h"
 #include "sheaf/backend-impl.h"
 #include "sheaf/meta.h"
 
@@ -271,7 +272,7 @@ enum sheaf_status gg_graph_decode(const uint8_t *data, size_t size, uint32_t n,
     g->graph = g->ctx ? sheaf_new_graph_custom(g->ctx, n + 1) : NULL;
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     if (!g->ctx || !g->tensors || !g->objects || !g->moving || !g->graph)
-        st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "graph message: out of memory");
+        st = gg_no_memory("graph message");
     for (uint32_t i = 0; i < n && !st; i++) {
         struct gg_record record;
         st = gg_take_record(&r, &record) ? decode_record(g, i, &record, objects, user)
