@@ -14,7 +14,7 @@
 
 enum { SAMPLES = 64, SAMPLE_BYTES = 4096 };
 
-static uint64_t hash_open(int fd, uint64_t *size) {
+uint64_t gg_file_hash(int fd, uint64_t *size) {
     struct stat st;
     uint8_t block[SAMPLE_BYTES];
     if (fstat(fd, &st) || !S_ISREG(st.st_mode)) return 0;
@@ -29,15 +29,13 @@ static uint64_t hash_open(int fd, uint64_t *size) {
     return h ? h : 1;
 }
 
-uint64_t gg_file_hash(int fd, uint64_t *size) { return hash_open(fd, size); }
-
 static enum gg_file_lack compare(int fd, uint64_t size, uint64_t hash) {
     struct stat st;
     uint64_t own = 0;
     if (fstat(fd, &st)) return GG_FILE_FAILS;
     if (!S_ISREG(st.st_mode)) return GG_FILE_NOT_REGULAR;
     if ((uint64_t)st.st_size != size) return GG_FILE_OTHER_SIZE;
-    const uint64_t found = hash_open(fd, &own);
+    const uint64_t found = gg_file_hash(fd, &own);
     return !found ? GG_FILE_FAILS : found == hash ? GG_FILE_OPEN : GG_FILE_OTHER_CONTENT;
 }
 
