@@ -104,19 +104,16 @@ static size_t input_bytes(const struct gg_sent_program *p) {
     return n;
 }
 
-/* Room for one more: programs keep their inputs on all ranks. */
-static enum sheaf_status make_room(const struct gg_sent_program *added) {
+/* Programs keep their inputs on all ranks. */
+static bool has_room(const struct gg_sent_program *added) {
     size_t bytes = input_bytes(added);
     for (size_t i = 0; i < gg_driver.n_programs; i++) bytes += input_bytes(gg_driver.programs[i]);
+    return gg_driver.n_programs < GG_MAX_PROGRAMS && bytes <= GG_MAX_INPUT_BYTES;
+}
+
+static enum sheaf_status make_room(const struct gg_sent_program *added) {
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    while (!st && gg_driver.n_programs &&
-           (gg_driver.n_programs == GG_MAX_PROGRAMS || bytes > GG_MAX_INPUT_BYTES)) {
-        for (size_t i = 0; i < gg_driver.n_programs; i++)
-            bytes -= input_bytes(gg_driver.programs[i]);
-        st = drop_oldest();
-        for (size_t i = 0; i < gg_driver.n_programs; i++)
-            bytes += input_bytes(gg_driver.programs[i]);
-    }
+    while (!st && gg_driver.n_programs && !has_room(added)) st = drop_oldest();
     return st;
 }
 
