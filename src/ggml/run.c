@@ -9,7 +9,6 @@
 /* Adds what differs from the ranks' copy, from the first to the last byte. */
 static void put_change(struct gg_bytes *b, uint64_t number, struct gg_input *in,
                        const uint8_t *now) {
-    static const uint8_t zeros[8];
     size_t first = 0, last = in->bytes;
     if (in->is_sent && !in->written) {
         while (first + 8 <= last && !memcmp(now + first, in->sent + first, 8)) first += 8;
@@ -22,7 +21,7 @@ static void put_change(struct gg_bytes *b, uint64_t number, struct gg_input *in,
     gg_put_u64(b, first);
     gg_put_u64(b, n);
     gg_put(b, now + first, n);
-    gg_put(b, zeros, (8 - n % 8) % 8);
+    gg_put_zeros(b);
 }
 
 static uint64_t put_changes(struct gg_bytes *b, struct gg_sent_program *p,
@@ -43,7 +42,6 @@ static uint64_t put_changes(struct gg_bytes *b, struct gg_sent_program *p,
 /* Offsets that are others than those of the program's last run; how many. */
 static uint64_t put_offsets(struct gg_bytes *b, struct gg_sent_program *p,
                             const struct gg_places *at) {
-    static const uint8_t zeros[8];
     uint64_t n = 0, stay = 0;
     for (size_t i = 0; i < p->n_offsets; i++) {
         if (p->offsets[i] == at->offsets[i]) {
@@ -56,7 +54,7 @@ static uint64_t put_offsets(struct gg_bytes *b, struct gg_sent_program *p,
         stay = 0;
         n++;
     }
-    gg_put(b, zeros, (8 - b->n % 8) % 8);
+    gg_put_zeros(b);
     return n;
 }
 

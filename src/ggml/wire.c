@@ -32,6 +32,11 @@ void gg_put_short(struct gg_bytes *b, uint64_t v) {
     gg_put(b, byte, n);
 }
 
+void gg_put_zeros(struct gg_bytes *b) {
+    static const uint8_t zeros[8];
+    gg_put(b, zeros, (8 - b->n % 8) % 8);
+}
+
 const uint8_t *gg_take(struct gg_reader *r, size_t n) {
     if (r->bad || (size_t)(r->end - r->at) < n) {
         r->bad = true;

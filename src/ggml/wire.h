@@ -22,6 +22,7 @@ struct gg_bytes { /* grows; the caller frees data */
 void gg_put(struct gg_bytes *b, const void *data, size_t n);
 void gg_put_u64(struct gg_bytes *b, uint64_t v);
 void gg_put_short(struct gg_bytes *b, uint64_t v); /* 7 bits a byte: few for small numbers */
+void gg_put_zeros(struct gg_bytes *b);             /* up to a multiple of 8 bytes */
 
 struct gg_reader { /* past the end it gives zeros and sets `bad` */
     const uint8_t *at, *end;
