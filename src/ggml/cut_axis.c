@@ -2,6 +2,7 @@
 #include "ggml/cut_axis.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/arith.h"
 #include "ggml/translate.h"
@@ -52,11 +53,15 @@ int64_t gg_block_of(const struct gg_cutter *c, const struct gg_tensor *weight) {
     return type < 0 ? 1 : sheaf_blck_size((enum sheaf_type)type);
 }
 
+bool gg_suits(const struct gg_region *r, const struct sheaf_split_state *state) {
+    struct sheaf_tensor t = {.type = r->type};
+    memcpy(t.ne, r->ne, sizeof t.ne);
+    return !sheaf_split_state_check(state, &t);
+}
+
 struct sheaf_split_state *gg_checked(const struct gg_region *r, struct sheaf_split_state *state,
                                      const char **why) {
-    const struct sheaf_tensor as = {.type = r->type,
-                                    .ne = {r->ne[0], r->ne[1], r->ne[2], r->ne[3]}};
-    if (!state || !sheaf_split_state_check(state, &as)) return state;
+    if (!state || gg_suits(r, state)) return state;
     sheaf_split_state_free(state);
     *why = "its heads are no whole blocks of its type";
     return NULL;

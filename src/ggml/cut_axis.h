@@ -4,11 +4,11 @@
 
 #include "ggml/cut.h"
 
-/* n units of `inner` elements along an axis, by shares. */
+/* Units of `inner` elements along an axis, by shares. */
 struct sheaf_split_state *gg_cut_axis(const struct gg_cutter *c, int axis, int64_t units,
                                       int64_t inner);
 
-/* One segment. */
+/* The same, of which member j has count[j] from first[j] on. */
 struct sheaf_split_state *gg_by_units(const struct gg_cutter *c, int axis, int64_t units,
                                       int64_t inner, const int64_t *first, const int64_t *count);
 /* n rows of a matrix, or elements of its bias. */
@@ -20,6 +20,8 @@ struct sheaf_split_state *gg_by_inner(const struct gg_cutter *c, int axis, int64
 int64_t gg_block_of(const struct gg_cutter *c, const struct gg_tensor *weight);
 /* How many units of `inner` elements have whole blocks. */
 int64_t gg_units_of_block(int64_t inner, int64_t block);
+/* Do the region's shape and type allow the state? */
+bool gg_suits(const struct gg_region *r, const struct sheaf_split_state *state);
 /* NULL and a reason instead of a state that the region's shape or type forbids. */
 struct sheaf_split_state *gg_checked(const struct gg_region *r, struct sheaf_split_state *state,
                                      const char **why);

@@ -9,8 +9,6 @@
  * A graph in which one name is known is left to the names (cut_names.c), and with whole sums
  * (SHEAF_SPLIT_SUMS) nothing is cut here. A cut that does not suit costs speed, never the
  * result. */
-#include <string.h>
-
 #include "ggml/cut_axis.h"
 #include "ggml/translate.h"
 
@@ -145,12 +143,6 @@ static struct sheaf_split_state *state_of(const struct pair *p, const struct par
     return s;
 }
 
-static bool fits(const struct gg_region *r, const struct sheaf_split_state *s) {
-    struct sheaf_tensor t = {.type = r->type};
-    memcpy(t.ne, r->ne, sizeof t.ne);
-    return !sheaf_split_state_check(s, &t);
-}
-
 /* All of them, or none. */
 static enum sheaf_status apply(const struct pair *p, struct sheaf_split_state **states) {
     struct sheaf_split_state *made[MAX_PARTS] = {0};
@@ -160,7 +152,7 @@ static enum sheaf_status apply(const struct pair *p, struct sheaf_split_state **
         const size_t region = p->parts[i].region;
         made[i] = state_of(p, &p->parts[i]);
         if (!made[i]) st = SHEAF_STATUS_ALLOC_FAILED;
-        all = !st && !states[region] && fits(p->c->e->unbound[region], made[i]);
+        all = !st && !states[region] && gg_suits(p->c->e->unbound[region], made[i]);
     }
     for (int i = 0; i < p->n_parts; i++) {
         if (all && !st)
