@@ -134,7 +134,7 @@ static int hosts_of(size_t device) {
 }
 
 static void describe(size_t device) {
-    const size_t n = sheaf_backend_meta_dev_n_members(gg_engine_device(gg_driver.engine, device));
+    const size_t n = gg_engine_n_members_of(gg_driver.engine, device);
     const int hosts = hosts_of(device);
     snprintf(descriptions[device], sizeof descriptions[device], "%zu member%s on %d host%s", n,
              n == 1 ? "" : "s", hosts, hosts == 1 ? "" : "s");
