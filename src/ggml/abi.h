@@ -38,7 +38,10 @@ enum gg_status {
 enum { GG_PREC_F32 = 10 }; /* how a device sums: word 0 of MUL_MAT, word 3 of FLASH_ATTN_EXT */
 enum { GG_USAGE_ANY = 0, GG_USAGE_WEIGHTS = 1, GG_USAGE_COMPUTE = 2 };
 enum {
+    GG_DEVICE_TYPE_CPU = 0,
     GG_DEVICE_TYPE_GPU = 1,
+    GG_DEVICE_TYPE_IGPU = 2,
+    GG_DEVICE_TYPE_ACCEL = 3,
     GG_DEVICE_TYPE_META = 4, /* several devices as one, llama.cpp's -sm tensor */
 };
 

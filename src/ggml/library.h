@@ -11,8 +11,6 @@ union gg_any_props {
     struct gg_props p;
     char room[512];
 };
-struct gg_event;
-enum { GG_KIND_CPU = 0, GG_KIND_GPU = 1, GG_KIND_IGPU = 2, GG_KIND_ACCEL = 3 };
 
 struct gg_library {
     struct gg_host host;

@@ -27,7 +27,7 @@ struct gg_member {
     const struct gg_library *lib;
     struct gg_device *dev;
     struct gg_buft *gg_buft, *gg_host_buft; /* the latter NULL: the device has none */
-    int kind;                               /* GG_KIND_... */
+    int type;                               /* GG_DEVICE_TYPE_... */
     bool has_addresses; /* kernels get addresses, so operands may begin anywhere */
     struct sheaf_backend_dev_caps caps;
     struct gg_layout layouts[GG_MAX_LAYOUTS];

@@ -337,7 +337,8 @@ static bool gpu_rope(const struct sheaf_tensor *n) {
 }
 
 bool gg_member_binds(const struct gg_member *m, const struct sheaf_tensor *view) {
-    return m->kind == GG_KIND_CPU || view->view_offs % m->lib->buft_get_alignment(m->gg_buft) == 0;
+    return m->type == GG_DEVICE_TYPE_CPU ||
+           view->view_offs % m->lib->buft_get_alignment(m->gg_buft) == 0;
 }
 
 /* The version of ggml (0.N) since which Vulkan has words for the rest, in elements, where operands of
@@ -424,9 +425,10 @@ static bool reads_words(const struct gg_host *h, const struct sheaf_tensor *n) {
 
 bool gg_member_accepts(const struct gg_member *m, const struct sheaf_tensor *node) {
     const struct limits *l = &limits[node->op];
-    if (m->kind != GG_KIND_CPU && !(gpu_copies(node) && gpu_starts(m, node) && gpu_rope(node)))
+    if (m->type != GG_DEVICE_TYPE_CPU &&
+        !(gpu_copies(node) && gpu_starts(m, node) && gpu_rope(node)))
         return false;
-    if (m->kind != GG_KIND_CPU && m->has_addresses && !cuda_runs(node)) return false;
+    if (m->type != GG_DEVICE_TYPE_CPU && m->has_addresses && !cuda_runs(node)) return false;
     if (node->flags & SHEAF_BACKEND_TENSOR_TIES_BY_INDEX) return false; /* ggml leaves it open */
     if (!l->there || !reads_words(&m->lib->host, node)) return false;
     return lies(node->src[0], l->a) && lies(node->src[1], l->b) && lies(node, l->result) &&

@@ -291,7 +291,8 @@ enum sheaf_status gg_member_backend_new(struct gg_member *m, const char *params,
     }
     b->base = (struct sheaf_backend){.iface = &backend_i, .device = &m->base};
     b->m = m;
-    if (m->kind == GG_KIND_CPU || m->kind == GG_KIND_ACCEL) set_threads(b, cpu_threads());
+    if (m->type == GG_DEVICE_TYPE_CPU || m->type == GG_DEVICE_TYPE_ACCEL)
+        set_threads(b, cpu_threads());
     *out = &b->base;
     return SHEAF_STATUS_SUCCESS;
 }

@@ -30,11 +30,11 @@ static void dev_memory(sheaf_backend_dev_t dev, size_t *available, size_t *total
     m->lib->dev_memory(m->dev, available, total);
 }
 static enum sheaf_backend_dev_type dev_type(sheaf_backend_dev_t dev) {
-    switch (gg_member_of(dev)->kind) {
-    case GG_KIND_CPU:
+    switch (gg_member_of(dev)->type) {
+    case GG_DEVICE_TYPE_CPU:
         return SHEAF_BACKEND_DEVICE_TYPE_CPU;
-    case GG_KIND_GPU:
-    case GG_KIND_IGPU:
+    case GG_DEVICE_TYPE_GPU:
+    case GG_DEVICE_TYPE_IGPU:
         return SHEAF_BACKEND_DEVICE_TYPE_GPU;
     default:
         return SHEAF_BACKEND_DEVICE_TYPE_ACCEL;
@@ -105,7 +105,7 @@ static void add(const struct gg_library *lib, struct gg_device *dev) {
     lib->dev_get_props(dev, &props);
     m->lib = lib;
     m->dev = dev;
-    m->kind = props.p.type;
+    m->type = props.p.type;
     m->caps = (struct sheaf_backend_dev_caps){.async = props.p.caps.async,
                                               .host_buffer = props.p.caps.host_buffer,
                                               .events = props.p.caps.events};

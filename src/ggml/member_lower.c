@@ -360,7 +360,8 @@ static bool reads_nothing(const struct gg_member *m, const struct sheaf_tensor *
     const struct sheaf_tensor *a = node->src[0], *b = node->src[1];
     const bool both = node->op == SHEAF_OP_MUL_MAT || node->op == SHEAF_OP_MUL_MAT_ID ||
                       node->op == SHEAF_OP_CONCAT || node->op == SHEAF_OP_SET_ROWS;
-    return m->kind != GG_KIND_CPU && a && (sheaf_is_empty(a) || (both && b && sheaf_is_empty(b)));
+    return m->type != GG_DEVICE_TYPE_CPU && a &&
+           (sheaf_is_empty(a) || (both && b && sheaf_is_empty(b)));
 }
 
 /* ---- which op is lowered how ---- */
@@ -372,7 +373,7 @@ static bool lower(const struct gg_member *m, const struct sheaf_tensor *node,
     case SHEAF_OP_GET_ROWS:
         return lower_index(out, node, 1, node->src[0]->ne[1]);
     case SHEAF_OP_MUL_MAT_ID: /* GPUs take the ids of a token for distinct; clamped ones are not */
-        return m->kind == GG_KIND_CPU && lower_index(out, node, 2, node->src[0]->ne[2]);
+        return m->type == GG_DEVICE_TYPE_CPU && lower_index(out, node, 2, node->src[0]->ne[2]);
     case SHEAF_OP_ADD_ID:
         return lower_ids(out, node, 2, node->src[1]->ne[1]);
     case SHEAF_OP_CPY:

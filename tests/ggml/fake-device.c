@@ -117,7 +117,7 @@ void ggml_backend_dev_memory(struct gg_device *dev, size_t *free_bytes, size_t *
 void ggml_backend_dev_get_props(struct gg_device *dev, struct gg_props *props) {
     memset(props, 0, sizeof *props);
     props->name = ggml_backend_dev_name(dev);
-    props->type = PACKS ? 0 : GG_DEVICE_TYPE_GPU;
+    props->type = PACKS ? GG_DEVICE_TYPE_CPU : GG_DEVICE_TYPE_GPU;
     props->caps.events = true;
 }
 struct gg_reg *ggml_backend_dev_backend_reg(struct gg_device *dev) {
