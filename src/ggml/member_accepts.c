@@ -423,12 +423,13 @@ static bool reads_words(const struct gg_host *h, const struct sheaf_tensor *n) {
     }
 }
 
+static bool gpu_takes(const struct gg_member *m, const struct sheaf_tensor *n) {
+    return gpu_copies(n) && gpu_starts(m, n) && gpu_rope(n) && (!m->has_addresses || cuda_runs(n));
+}
+
 bool gg_member_accepts(const struct gg_member *m, const struct sheaf_tensor *node) {
     const struct limits *l = &limits[node->op];
-    if (m->type != GG_DEVICE_TYPE_CPU &&
-        !(gpu_copies(node) && gpu_starts(m, node) && gpu_rope(node)))
-        return false;
-    if (m->type != GG_DEVICE_TYPE_CPU && m->has_addresses && !cuda_runs(node)) return false;
+    if (m->type != GG_DEVICE_TYPE_CPU && !gpu_takes(m, node)) return false;
     if (node->flags & SHEAF_BACKEND_TENSOR_TIES_BY_INDEX) return false; /* ggml leaves it open */
     if (!l->there || !reads_words(&m->lib->host, node)) return false;
     return lies(node->src[0], l->a) && lies(node->src[1], l->b) && lies(node, l->result) &&
