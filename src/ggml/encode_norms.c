@@ -19,8 +19,8 @@ static bool is_projection(const struct gg_encoder *e, const struct gg_tensor *x)
 bool gg_is_norm_over_heads(const struct gg_encoder *e, const struct gg_tensor *mul) {
     const struct gg_tensor *norm = mul->src[0], *weight = mul->src[1];
     struct gg_leaf l;
-    if (!is(e, mul, SHEAF_OP_MUL) || !is(e, norm, SHEAF_OP_RMS_NORM) || norm->view_src ||
-        weight->op != 0 || weight->ne[0] != norm->ne[0] || weight->ne[1] != 1)
+    if (!is(e, mul, SHEAF_OP_MUL) || !is(e, norm, SHEAF_OP_RMS_NORM) || weight->op != 0 ||
+        weight->ne[0] != norm->ne[0] || weight->ne[1] != 1)
         return false;
     const struct gg_tensor *x = norm->src[0];
     const bool is_row = is(e, x, SHEAF_OP_RESHAPE) && x->src[0]->ne[0] < x->ne[0];
