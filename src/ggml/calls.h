@@ -32,9 +32,9 @@ bool gg_call_if_idle(gg_task_fn task, void *argument);
 /* Notes a failure, if `st` is one and none is noted, and logs it: ggml's functions that move data
  * return nothing, so the next graph reports it. */
 void gg_failure_note(enum sheaf_status st);
-void gg_failure_log(
-    void); /* the current error, unless it is the job's and another rank prints it */
-/* The same for a failure that is logged already. */
+/* Logs the current error, unless it is the job's and another rank prints it. */
+void gg_failure_log(void);
+/* Notes a failure that is logged already. */
 void gg_failure_set(void);
 /* The noted failure, with a text; SUCCESS: none. It is forgotten then, unless the job itself has
  * failed. */

@@ -12,7 +12,7 @@
 struct state { /* of a layer */
     bool delta;
     bool shifted; /* cache_r has a layer's inputs, which all heads read (RWKV) */
-    bool rounds; /* head h is of group h modulo groups, not of group h / (heads / groups) */
+    bool rounds;  /* head h is of group h modulo groups, not of group h / (heads / groups) */
     bool
         fused; /* B and C, or query and key, come from the same matrix and convolution as the heads */
     int64_t heads, groups, size_head, size_group;

@@ -4,8 +4,13 @@
 #include "ggml/member_build.h"
 #include "sheaf/ops.h"
 
+/* Is there nothing to compute? */
+static bool is_free(const struct sheaf_tensor *node) {
+    return node->op == SHEAF_OP_NONE || sheaf_op_is_view(node->op);
+}
+
 bool gg_member_takes(const struct gg_member *m, const struct sheaf_tensor *node) {
-    if (node->op == SHEAF_OP_NONE || sheaf_op_is_view(node->op)) return true;
+    if (is_free(node)) return true;
     if (!gg_member_accepts(m, node)) return false;
     struct gg_member_graph g = {.m = (struct gg_member *)(uintptr_t)m};
     struct gg_build b = {.g = &g, .lib = m->lib};
@@ -17,8 +22,7 @@ bool gg_member_takes(const struct gg_member *m, const struct sheaf_tensor *node)
 }
 
 bool gg_member_supports(const struct gg_member *m, const struct sheaf_tensor *node) {
-    const bool works = node->op != SHEAF_OP_NONE && !sheaf_op_is_view(node->op);
-    return !works || (sheaf_backend_op_is_valid(node) && gg_member_takes(m, node));
+    return is_free(node) || (sheaf_backend_op_is_valid(node) && gg_member_takes(m, node));
 }
 
 /* Ops whose results devices of ggml 0.27 want room behind, where a kernel works: CUDA puts copies of

@@ -30,15 +30,15 @@ struct gg_memory {
     char *base;
     size_t size;
     uint64_t number; /* by which the ranks know the buffer */
-    size_t device;  /* whose it is */
+    size_t device;   /* whose it is */
     struct gg_buffer *buffer; /* ggml's */
     struct gg_memory *next;   /* of all that the driver has */
     struct gg_region **regions;
     size_t n_regions, cap_regions;
     uint32_t *index; /* [n_index] 1 + region, by offset; 0: free */
+    size_t n_index;
     uint8_t cleared; /* what the buffer was filled with last */
     bool written;    /* bytes that no region had were written since */
-    size_t n_index;
 };
 
 /* The numbers of objects. Programs name objects by number, so one is used again when the object and
