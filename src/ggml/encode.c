@@ -158,7 +158,7 @@ static enum sheaf_status find_operands(struct gg_encoder *e, const struct gg_cgr
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     for (int k = 0; k < GG_MAX_SRC && !st; k++) {
         const struct gg_tensor *root = t->src[k] ? gg_root(t->src[k]) : NULL;
-        if (root && (root == gg_root(t) || root->data != gg_root(t)->data))
+        if (root && root->data != gg_root(t)->data)
             st = find_result(e, graph, t->src[k], true);
     }
     return st;

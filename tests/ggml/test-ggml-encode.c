@@ -257,10 +257,10 @@ Test(ggml_encode, many_views_of_views) {
     struct gg_tensor *v = tensor(F32, 4, 1, 1);
     for (int i = 0; i < VIEWS; i++) v = view(v, 4, 1, 0);
     graph.n_nodes = 0;
-    scale(v);
-    scale(v);
+    struct gg_tensor *y = NODE("ADD", 4, 1, 1, scale(v), v);
     encode();
     cr_expect_eq(e.n_made, 1 + VIEWS + 2);
+    gives(y);
 }
 
 /* ---- questions ---- */
@@ -327,6 +327,7 @@ static struct gg_tensor *in_any(struct gg_tensor *t) {
 /* A program elsewhere does not say that a buffer is for results: the first graph with weights elsewhere
  * shows it. What another graph took for a weight is brought back before. */
 Test(ggml_encode, buffers_without_a_usage) {
+    static const struct gg_file file;
     struct gg_tensor *x = in_any(tensor(F32, 8, 1, 1)), *w = weight("weight", 8, 1);
     scale(x);
     encode();
@@ -335,6 +336,9 @@ Test(ggml_encode, buffers_without_a_usage) {
     refuses(SHEAF_STATUS_INVALID, "was a weight before");
     cr_expect_eq(e.stale, gg_region_find(memory, x));
     gg_number_return(&numbers, e.stale);
+    e.stale->file = &file;
+    refuses(SHEAF_STATUS_INVALID, "was a weight before");
+    e.stale->file = NULL;
     encode();
     cr_expect_eq(any.usage, GG_USAGE_COMPUTE);
     cr_expect_eq(e.n_inputs, 1, "x is an input now");
