@@ -13,7 +13,7 @@ enum { F32 = SHEAF_TYPE_F32, UNKNOWN = GG_MAX_TYPES - 1, ROOM = 512, SLOTS = 102
 static struct gg_host host;
 static struct gg_encoder e;
 static struct gg_numbers numbers;
-static struct gg_memory *memory; /* of weights, and of what nobody has said a usage of */
+static struct gg_memory *memory; /* of weights, and of the buffer `any`, which has no usage */
 static struct gg_buffer weights, work, any;
 static struct gg_tensor pool[ROOM], *nodes[ROOM];
 static size_t n_pool, at_work, at_weights;
@@ -353,7 +353,7 @@ Test(ggml_encode, caches_without_a_usage) {
 
 /* ---- norms ---- */
 
-/* What comes before the norm of 8 heads of 4 elements, and after it. */
+/* The norm of 8 heads of 4 elements, with the nodes before and behind it. */
 struct norm {
     const char *name;
     int n_adds;         /* a scale and a bias behind the product */
