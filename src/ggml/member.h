@@ -93,11 +93,6 @@ extern const struct sheaf_backend_buffer_type_i gg_member_buft_i;
 const struct gg_member_buffer *gg_member_buffer_of(const struct sheaf_tensor *t);
 /* Gives the buffer that t lies in another serial. */
 void gg_member_buffer_renew(const struct sheaf_tensor *t);
-/* madvise of the whole pages of a range; the advice may be refused. */
-void gg_member_advise(void *data, size_t size, int advice);
-/* Asks for large pages under memory of the host that nothing has touched: ggml takes it from the heap, in small ones,
- * which are read more slowly. */
-void gg_member_large_pages(void *data, size_t size);
 /* What the buffer of t, or of the tensor that it is a view of, keeps of it; NULL: nothing. */
 struct gg_kept *gg_member_kept(const struct sheaf_tensor *t);
 /* Type, extents, strides and name, as bytes where this ggml lacks the type. */

@@ -1,11 +1,10 @@
 /* Buffers of a ggml device as buffers of ours. Offsets and sizes were checked by the library. */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "base/arith.h"
 #include "base/array.h"
+#include "base/pages.h"
 #include "ggml/member.h"
 
 static const struct gg_library *lib_of(const struct gg_member_buffer *b) { return b->member->lib; }
@@ -216,17 +215,6 @@ static const char *buft_name(sheaf_backend_buffer_type_t buft) {
     return gg_member_of(buft->device)->name;
 }
 
-void gg_member_advise(void *data, size_t size, int advice) {
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE), at = (size_t)data;
-    const size_t first = sheaf__align_up(at, page), end = (at + size) / page * page;
-    if (first < end) madvise((char *)data + (first - at), end - first, advice);
-}
-
-void gg_member_large_pages(void *data, size_t size) {
-    enum { FROM = 4 << 20 };
-    if (size >= FROM) gg_member_advise(data, size, MADV_HUGEPAGE);
-}
-
 static enum sheaf_status buft_alloc(sheaf_backend_buffer_type_t buft, size_t size,
                                     sheaf_backend_buffer_t *out) {
     struct gg_member *m = gg_member_of(buft->device);
@@ -239,8 +227,8 @@ static enum sheaf_status buft_alloc(sheaf_backend_buffer_type_t buft, size_t siz
     b->gg = m->lib->buft_alloc_buffer(buft_of(buft),
                                       size ? size : m->lib->buft_get_alignment(buft_of(buft)));
     if (!b->gg) goto fail;
-    if (m->lib->buft_is_host(buft_of(buft)))
-        gg_member_large_pages(m->lib->buffer_get_base(b->gg), size);
+    if (m->lib->buft_is_host(buft_of(buft))) /* ggml takes it from the heap, in small pages */
+        sheaf__pages_large(m->lib->buffer_get_base(b->gg), size);
     *out = sheaf_backend_buffer_init(buft, &buffer_i, b, size);
     if (*out) return SHEAF_STATUS_SUCCESS;
     m->lib->buffer_free(b->gg);

@@ -11,10 +11,8 @@
  * read it as it was written is refused with words. A new value may come in parts, in their order: it
  * lies where the weight lay at first until all of it is there. Other parts are refused. */
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
-#include "base/arith.h"
+#include "base/pages.h"
 #include "ggml/log.h"
 #include "ggml/member.h"
 #include "sheaf/settings.h"
@@ -79,7 +77,7 @@ static const struct gg_layout *layout_for(const struct gg_member *m, const struc
 /* ---- packing ---- */
 
 /* Memory that nothing reads any more. */
-static void give_back(void *data, size_t size) { gg_member_advise(data, size, MADV_DONTNEED); }
+static void give_back(void *data, size_t size) { sheaf__pages_advise(data, size, MADV_DONTNEED); }
 
 static bool pack(const struct gg_member *m, struct gg_kept *k, const struct gg_layout *l,
                  size_t size) {
@@ -95,7 +93,7 @@ static bool pack(const struct gg_member *m, struct gg_kept *k, const struct gg_l
         lib->buffer_free(buffer);
         return false;
     }
-    gg_member_large_pages(k->packed.data, size);
+    sheaf__pages_large(k->packed.data, size);
     lib->tensor_set(&k->packed, k->gg.data, 0, size);
     k->packed_in = buffer;
     give_back(k->gg.data, size);

@@ -4,11 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "base/arith.h"
 #include "base/array.h"
 #include "base/hash.h"
+#include "base/pages.h"
 #include "ggml/translate.h"
 
 struct gg_memory *gg_memory_new(size_t size, uint64_t number, size_t device) {
@@ -177,7 +177,5 @@ size_t gg_unbound_bytes(const struct gg_host *host, const struct gg_memory *m) {
 }
 
 void gg_shadow_drop(const struct gg_memory *m, size_t offset, size_t bytes) {
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    const size_t first = sheaf__align_up(offset, page), last = (offset + bytes) / page * page;
-    if (first < last) madvise(m->base + first, last - first, MADV_DONTNEED);
+    sheaf__pages_advise(m->base + offset, bytes, MADV_DONTNEED);
 }

@@ -9,13 +9,12 @@
 
 #include "backend/host_memory.h"
 #include "base/arith.h"
+#include "base/pages.h"
 #include "cpu/device/device.h"
 #include "cpu/matmul/repacked.h"
 
 enum { ALIGNMENT = 64 };
 static const size_t MAP_FROM = (size_t)1 << 20;
-/* With 2 MiB pages a first touch costs a twentieth of what small pages do. */
-static const size_t HUGE_FROM = (size_t)8 << 20;
 
 struct memory {
     char *data;
@@ -144,7 +143,7 @@ static enum sheaf_status buft_alloc(sheaf_backend_buffer_type_t buft, size_t siz
         if (p == MAP_FAILED) goto full;
         m->data = p;
         m->mapped = size;
-        if (size >= HUGE_FROM) madvise(p, size, MADV_HUGEPAGE); /* advice: may be refused */
+        sheaf__pages_large(p, size);
         sheaf__cpu_place_bind_memory(memory->device->place, memory->numa, p, size);
     } else {
         m->data = aligned_alloc(ALIGNMENT, sheaf__align_up(size > 0 ? size : 1, ALIGNMENT));
