@@ -4,6 +4,7 @@
  *     helper-ggml-files LIBRARY PLUGIN API [alone]
  * Prints "ok" when every weight had the bytes that were there when it was set. With "alone" the file is
  * rank 0's only: others find nothing under its name, or something else. */
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -27,6 +28,12 @@ static void *map_file(int k, void *at) {
     fill(values, k);
     expect(fd >= 0 && write(fd, values, sizeof values) == (ssize_t)sizeof values, "a file");
     void *p = mmap(at, BYTES, PROT_READ, MAP_SHARED | (at ? MAP_FIXED : 0), fd, 0);
+    close(fd);
+    return p;
+}
+static void *map_again(int k) {
+    const int fd = open(path[k], O_RDONLY);
+    void *p = mmap(NULL, BYTES, PROT_READ, MAP_SHARED, fd, 0);
     close(fd);
     return p;
 }
@@ -332,6 +339,32 @@ static void check_files_of_rank_0(void) {
     check_alone(other_bytes, 34);
 }
 
+/* Weights of one buffer and one graph, of two files and of memory. */
+static void check_several_files(void) {
+    enum { MANY = 3 };
+    static float values[N * M], got[N * M];
+    void *ctx = new_ctx(), *data[MANY] = {map_again(0), map_again(1), values};
+    struct gg_buffer *weights = buffer_for(GG_USAGE_WEIGHTS, MANY * BYTES),
+                     *work = work_of(2 * BYTES);
+    struct gg_tensor *sum = NULL;
+    size_t at = 0, at_work = 0;
+    int wrong = 0;
+    fill(values, 2);
+    for (int k = 0; k < MANY; k++) {
+        struct gg_tensor *w = tensor(ctx, N, M, "w");
+        put_at(weights, w, &at);
+        set(w, data[k], 0, BYTES);
+        sum = sum ? add(ctx, sum, w) : w;
+        if (k) put_at(work, sum, &at_work);
+    }
+    expect(compute(graph_of(ctx, sum, 17)) == GG_STATUS_SUCCESS, "status of several files");
+    get(sum, got, sizeof got);
+    for (int i = 0; i < N * M; i++)
+        wrong += got[i] != value_of(0, i) + value_of(1, i) + value_of(2, i);
+    expect(!wrong, "weights of several files");
+    end(ctx, weights, work);
+}
+
 static void check_files(void) {
     void *at = map_file(0, NULL);
     check_weight(at, 0, 1);
@@ -344,6 +377,7 @@ static void check_files(void) {
     check_neighbours();
     check_replaced_file();
     check_parts_of_mappings();
+    check_several_files();
     check_cleared(at, 0x3f);
     check_cleared(at, 0);
     check_failed_load();

@@ -216,6 +216,23 @@ static void check_sections_of_vision(struct model *m) {
 }
 
 /* Masks of F16 that are filled: of sparse attention. */
+static void check_four_dimensions(struct model *m) {
+    typedef struct gg_tensor *(*make_fn)(void *, int, int64_t, int64_t, int64_t, int64_t);
+    float got[N * M];
+    int wrong = 0;
+    struct gg_tensor *x = CALL(make_fn, "ggml_new_tensor_4d")(m->ctx, 0, N / 2, M / 2, 2, 2);
+    x->data = m->x->data;
+    x->buffer = m->x->buffer;
+    set(x, m->values, 0, sizeof got);
+    struct gg_tensor *twice = scale(m->ctx, x, 2);
+    twice->data = m->out->data;
+    twice->buffer = m->out->buffer;
+    expect(compute(graph_of(m->ctx, twice, 18)) == GG_STATUS_SUCCESS, "status of four dimensions");
+    get(twice, got, sizeof got);
+    for (int i = 0; i < N * M; i++) wrong += got[i] != 2 * m->values[i];
+    expect(!wrong, "the result of an input of four dimensions");
+}
+
 static void check_fill_of_halves(struct model *m) {
     typedef struct gg_tensor *(*make_fn)(void *, int, int64_t, int64_t, int64_t, int64_t);
     enum { FILL = 24, F16 = 1, MINUS_INFINITY = 0xfc00 };
@@ -550,6 +567,7 @@ static void check_all(struct model *m) {
     check_long_views(m);
     check_no_rotation(m);
     check_sections_of_vision(m);
+    check_four_dimensions(m);
     check_fill_of_halves(m);
     check_refusals(m);
     check_failure(m);
@@ -1240,6 +1258,12 @@ int main(int argc, char **argv) {
         check_runs_beside(on);
         if (!failures) puts("ok");
         return failures != 0;
+    }
+    if (!strcmp(mode, "total")) {
+        size_t available = 0, all = 0;
+        dev->iface.get_memory(dev, &available, &all);
+        printf("%zu MiB\n", all >> 20);
+        return 0;
     }
     if (!strcmp(mode, "room")) { /* of the last device */
         check_room(&on[n_devices - 1].m);

@@ -297,6 +297,7 @@ Test(ggml_plugin, files_that_change_places) {
     for (int n = 1; n <= 2; n++) {
         cr_expect_eq(start_ranks(n, "helper-ggml-files", "fake-ggml-3", 3, ""), 0, "%s", out);
         shows("ok\n");
+        cr_expect(!strstr(out, "sends the slices"), "each rank reads its own copies: %s", out);
     }
 }
 /* A rank without the file is sent its slice and no more: of 2049 rows of 4 KiB, four times. */
@@ -421,6 +422,21 @@ Test(ggml_plugin, memory_that_a_second_model_takes) {
     cr_expect_eq(ranks(2, "fake-ggml-3", 3, "room"), 0, "%s", out);
     shows("\nok\n");
     unlink(path);
+}
+/* Ranks of a host use its memory together, however the model is cut. A device with memory of its own is full when
+ * its share is: 512 MiB are three quarters. */
+static int total_mib(const char *split) {
+    int mib = -1;
+    setenv("SHEAF_SPLIT", split, 1);
+    cr_expect_eq(ranks(2, "fake-ggml-3", 3, "total"), 0, "%s", out);
+    for (const char *p = out; (p = strchr(p, '\n')) && sscanf(p, "\n%d MiB", &mib) != 1;) p++;
+    cr_expect_gt(mib, 0, "%s", out);
+    return mib;
+}
+Test(ggml_plugin, memory_that_members_have_together) {
+    cr_expect_eq(total_mib("1,1"), total_mib("1,3"));
+    have_fake_device("", "all");
+    cr_expect_eq(total_mib("1,3"), 512 * 4 / 3);
 }
 /* Rank 0 waits for the results of another group as long as it takes. */
 Test(ggml_plugin, a_slow_group) {
