@@ -81,7 +81,7 @@ enum { PACKS = 1 };
 #else
 enum { PACKS = 0 };
 #endif
-enum { MAX_SEEN = 64, OP_MUL_MAT = 4, OP_FLASH_ATTN_EXT = 19 };
+enum { MAX_SEEN = 1024, OP_MUL_MAT = 4, OP_FLASH_ATTN_EXT = 19 };
 #ifdef FAKE_TWO
 enum { N_DEVICES = 2 };
 #else

@@ -10,7 +10,7 @@
 
 #include "ggml/abi.h"
 
-enum { ARENA = 1 << 21, SLOTS = 1031, MAX_NODES = 256, ALIGN = 16 };
+enum { ARENA = 1 << 21, SLOTS = 1031, MAX_NODES = 1024, ALIGN = 16 };
 
 static const char *const ops[] = {"NONE",
                                   "ADD",

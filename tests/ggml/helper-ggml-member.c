@@ -4,6 +4,7 @@
  *   helper-ggml-member DEVICE fails-on-it|gives-up   as meta, with 13 and 29, which fail
  *   helper-ggml-member DEVICE columns as whole, cut by columns, so that gathers take copies;
  *                             slices, sums: as meta, a is whole, or addends, and must be cut
+ *   helper-ggml-member DEVICE keeps   more graphs than are kept
  *   helper-ggml-member DEVICE copy    results of one stream go to another
  *   helper-ggml-member DEVICE heads   attention of heads that begin inside of a group of three
  *   helper-ggml-member DEVICE starts  nodes over views that begin where GPUs bind no memory
@@ -108,9 +109,10 @@ static int run(sheaf_backend_t backend) {
     return say_wrong(wrong);
 }
 
-/* Computes a graph of views that lie elsewhere every time. None but the first compute allocates. */
+/* Computes a graph of views that lie elsewhere every time, before the device has come to the last one. None but the
+ * first compute allocates. */
 static int moves(sheaf_backend_t backend) {
-    static float a[N], y[COLUMNS];
+    static float a[N], y[ROWS][COLUMNS];
     struct sheaf_context *leaves = context(), *nodes = context();
     sheaf_backend_buffer_t buffer = NULL;
     int wrong = 0;
@@ -130,13 +132,52 @@ static int moves(sheaf_backend_t backend) {
         row->data = (char *)ta->data + offset;
         memcpy(row->op_params, &offset, sizeof offset);
         counts_allocations = time > 0;
-        if (sheaf_backend_graph_compute(backend, graph)) return fail("compute");
+        if (sheaf_backend_graph_compute_async(backend, graph)) return fail("compute");
         counts_allocations = false;
-        if (sheaf_backend_tensor_get(ty, y, 0, sizeof y)) return fail("get");
-        for (int i = 0; i < COLUMNS; i++) wrong += y[i] != a[time * COLUMNS + i] * factor;
+        if (sheaf_backend_tensor_get_async(backend, ty, y[time], 0, sizeof y[time]))
+            return fail("get");
     }
+    if (sheaf_backend_synchronize(backend)) return fail("wait");
+    for (int i = 0; i < N; i++) wrong += y[i / COLUMNS][i % COLUMNS] != a[i] * factor;
     release(galloc, buffer, leaves, nodes);
     printf("%ld allocations\n", (long)n_allocations);
+    return say_wrong(wrong);
+}
+
+/* Graphs of more tensors than are kept, one of them used again and again, and at last the one that was used longest
+ * ago. */
+static int keeps(sheaf_backend_t backend) {
+    enum { GRAPHS = 540, NODES = 250, OFTEN = 50 };
+    static struct sheaf_context *nodes[GRAPHS];
+    static struct sheaf_cgraph *graphs[GRAPHS];
+    static float a[N], y[N];
+    struct sheaf_context *leaves = context();
+    sheaf_backend_buffer_t buffer = NULL;
+    struct sheaf_tensor *ta = sheaf_new_tensor_2d(leaves, SHEAF_TYPE_F32, COLUMNS, ROWS), *ty = ta;
+    sheaf_gallocr_t galloc = sheaf_gallocr_new(sheaf_backend_get_default_buffer_type(backend));
+    int wrong = 0;
+    if (sheaf_backend_alloc_ctx_tensors(leaves, backend, &buffer)) return fail("memory");
+    for (int i = 0; i < N; i++) a[i] = (float)i;
+    if (sheaf_backend_tensor_set(ta, a, 0, sizeof a)) return fail("set");
+    for (int g = 0; g < GRAPHS; g++) {
+        nodes[g] = sheaf_init((struct sheaf_init_params){
+            (NODES + 1) * sheaf_tensor_overhead() + sheaf_graph_overhead(), NULL, true});
+        graphs[g] = sheaf_new_graph(nodes[g]);
+        ty = ta;
+        for (int i = 0; i < NODES; i++) ty = sheaf_scale(nodes[g], ty, 1);
+        if (sheaf_build_forward_expand(graphs[g], ty) ||
+            sheaf_gallocr_alloc_graph(galloc, graphs[g]) ||
+            sheaf_backend_graph_compute_async(backend, graphs[g]) ||
+            (g % OFTEN == 0 && sheaf_backend_graph_compute_async(backend, graphs[0])))
+            return fail("compute");
+    }
+    if (sheaf_backend_graph_compute(backend, graphs[0]) ||
+        sheaf_backend_graph_compute(backend, graphs[1]) ||
+        sheaf_backend_tensor_get(sheaf_graph_node(graphs[1], NODES - 1), y, 0, sizeof y))
+        return fail("get");
+    for (int i = 0; i < N; i++) wrong += y[i] != a[i];
+    for (int g = 0; g < GRAPHS; g++) sheaf_free(nodes[g]);
+    release(galloc, buffer, leaves, NULL);
     return say_wrong(wrong);
 }
 
@@ -785,6 +826,7 @@ int main(int argc, char **argv) {
         status = !strcmp(mode, "share")        ? share(backend)
                  : !strcmp(mode, "copy")       ? copy(dev, backend)
                  : !strcmp(mode, "moves")      ? moves(backend)
+                 : !strcmp(mode, "keeps")      ? keeps(backend)
                  : !strcmp(mode, "heads")      ? heads(backend)
                  : !strcmp(mode, "room")       ? room(backend)
                  : !strcmp(mode, "large")      ? large(backend)

@@ -103,6 +103,13 @@ Test(ggml_member, views_move) {
     shows("\n0 allocations\nright\n");
     shows("FAKE0: 6 computes of 6 graphs\n");
 }
+/* The graph that was used longest ago is translated again. */
+Test(ggml_member, graphs_that_are_forgotten) {
+    cr_expect_eq(run("fake-device-3", "ggml:FAKE0", "bin/helper-ggml-member ggml:FAKE0 keeps"), 0,
+                 "%s", out);
+    shows("right\n");
+    shows("FAKE0: 553 computes of 541 graphs\n");
+}
 Test(ggml_member, tensors_share_an_address) {
     cr_expect_eq(run("fake-device-3", "ggml:FAKE0", "bin/helper-ggml-member ggml:FAKE0 share"), 0,
                  "%s", out);
