@@ -1,0 +1,239 @@
+/* How weights and caches are cut, by names and by the graph alone: blocks of quantized types, shapes that
+ * do not fit, and layers that differ. What members compute with the cuts is tested by test-ggml-plugin. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "ggml/cut.h"
+#include "ggml_graph.h"
+
+enum { Q4_0 = SHEAF_TYPE_Q4_0, MOST = 16, TOKENS = 2 };
+
+static struct sheaf_split_state *states[MOST];
+static const char *why[MOST];
+static double shares[] = {1, 1, 1};
+static struct gg_cutter cutter;
+
+static void forget(void) {
+    for (size_t i = 0; i < e.n_unbound; i++) sheaf_split_state_free(states[i]);
+    memset(states, 0, sizeof states);
+    memset(why, 0, sizeof why);
+}
+static void start(void) {
+    begin_graph();
+    cutter = (struct gg_cutter){.e = &e, .graph = &graph, .n_members = 3, .shares = shares};
+}
+static void stop(void) {
+    forget();
+    end_graph();
+}
+TestSuite(ggml_cut, .init = start, .fini = stop);
+
+static void encode(void) {
+    forget();
+    cr_assert_eq(gg_encode(&e, &graph), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+    cr_assert_leq(e.n_unbound, MOST);
+}
+static void cut(void) {
+    bool is_named;
+    encode();
+    cr_assert_eq(gg_cut_by_names(&cutter, states, why, &is_named), SHEAF_STATUS_SUCCESS);
+    cr_expect(is_named);
+}
+static size_t number_of(const struct gg_tensor *w) {
+    size_t i = 0;
+    while (i < e.n_unbound && e.unbound[i] != gg_region_find(memory, w)) i++;
+    cr_assert_lt(i, e.n_unbound, "'%s' is not read", w->name);
+    return i;
+}
+static void is_cut(const struct gg_tensor *w, const char *want) {
+    char text[256] = "whole";
+    const struct sheaf_split_state *state = states[number_of(w)];
+    if (state) sheaf_split_state_print(state, text, sizeof text);
+    cr_expect_str_eq(text, want, "%s: %s, not %s", w->name, text, want);
+}
+static void is_whole(const struct gg_tensor *w, const char *reason) {
+    const size_t i = number_of(w);
+    cr_expect(!states[i], "%s", w->name);
+    cr_expect(why[i] && strstr(why[i], reason), "%s: %s", w->name, why[i] ? why[i] : "no reason");
+}
+
+/* ---- by names ---- */
+
+struct attention {
+    struct gg_tensor *q, *k, *v, *o, *cache_k, *cache_v, *norm;
+};
+
+static struct gg_tensor *named(int type, int layer, const char *what, int64_t a, int64_t b) {
+    char name[64];
+    snprintf(name, sizeof name, "blk.%d.%s.weight", layer, what);
+    return weight_of(type, name, a, b, 1);
+}
+/* The heads of a product. */
+static struct gg_tensor *heads_of(struct gg_tensor *w, struct gg_tensor *x, int64_t size,
+                                  int64_t n) {
+    struct gg_tensor *y = NODE("MUL_MAT", size * n, TOKENS, 1, w, x);
+    return shows(NODE("RESHAPE", size, n, TOKENS, y), y, 0);
+}
+static struct gg_tensor *cells_of(int layer, char kind, int type, struct gg_tensor *rows,
+                                  int64_t width, struct gg_tensor **cache) {
+    char name[32];
+    struct gg_tensor *ids = tensor(SHEAF_TYPE_I64, TOKENS, 1, 1);
+    snprintf(name, sizeof name, "cache_%c_l%d", kind, layer);
+    *cache = weight_of(type, name, width, 8, 1);
+    struct gg_tensor *flat = shows(NODE("RESHAPE", width, TOKENS, 1, rows), rows, 0);
+    struct gg_tensor *set = NODE("SET_ROWS", width, 8, 1, flat, ids, *cache);
+    set->type = type;
+    memcpy(set->nb, (*cache)->nb, sizeof set->nb);
+    shows(set, *cache, 0)->buffer = &weights;
+    return *cache;
+}
+/* Attention of n heads of 16 elements, that read n_kv, over 8 cells. */
+static struct attention attend(int layer, int type, int cache_type, struct gg_tensor *x, int64_t n,
+                               int64_t n_kv, bool is_normed) {
+    enum { SIZE = 16, CELLS = 8, WIDTH = 64 };
+    struct attention a = {.q = named(type, layer, "attn_q", WIDTH, SIZE * n),
+                          .k = named(type, layer, "attn_k", WIDTH, SIZE * n_kv),
+                          .v = named(type, layer, "attn_v", WIDTH, SIZE * n_kv),
+                          .o = named(type, layer, "attn_output", SIZE * n, WIDTH)};
+    struct gg_tensor *q = heads_of(a.q, x, SIZE, n), *v = heads_of(a.v, x, SIZE, n_kv);
+    struct gg_tensor *k = NODE("MUL_MAT", SIZE * n_kv, TOKENS, 1, a.k, x), *cells[2];
+    if (is_normed) {
+        a.norm = named(F32, layer, "attn_k_norm", SIZE * n_kv, 1);
+        k = NODE("MUL", SIZE * n_kv, TOKENS, 1, NODE("RMS_NORM", SIZE * n_kv, TOKENS, 1, k),
+                 a.norm);
+    }
+    k = shows(NODE("RESHAPE", SIZE, n_kv, TOKENS, k), k, 0);
+    cells[0] = cells_of(layer, 'k', cache_type, k, SIZE * n_kv, &a.cache_k);
+    cells[1] = cells_of(layer, 'v', cache_type, v, SIZE * n_kv, &a.cache_v);
+    for (int i = 0; i < 2; i++) { /* [SIZE, CELLS, n_kv] */
+        struct gg_tensor *all = cells[i];
+        cells[i] = shows(NODE("VIEW", SIZE, n_kv, CELLS, all), all, 0);
+        cells[i]->type = cache_type;
+        cells[i]->nb[0] = all->nb[0];
+        cells[i]->nb[1] = sheaf_row_size((enum sheaf_type)cache_type, SIZE);
+        cells[i]->nb[2] = all->nb[1];
+        struct gg_tensor *p = shows(NODE("PERMUTE", SIZE, CELLS, n_kv, cells[i]), cells[i], 0);
+        p->type = cache_type;
+        p->nb[0] = all->nb[0];
+        p->nb[1] = cells[i]->nb[2];
+        p->nb[2] = cells[i]->nb[1];
+        cells[i] = p;
+    }
+    q = shows(NODE("PERMUTE", SIZE, TOKENS, n, q), q, 0);
+    struct gg_tensor *y = NODE("FLASH_ATTN_EXT", SIZE, n, TOKENS, q, cells[0], cells[1]);
+    NODE("MUL_MAT", WIDTH, TOKENS, 1, a.o, shows(NODE("RESHAPE", SIZE * n, TOKENS, 1, y), y, 0));
+    return a;
+}
+
+/* Columns of attn_output are cut between blocks of 32 elements, which two heads have. */
+Test(ggml_cut, heads_of_whole_blocks) {
+    struct gg_tensor *x = tensor(F32, 64, TOKENS, 1);
+    const struct attention of_blocks = attend(0, Q4_0, F32, x, 10, 5, false);
+    const struct attention of_floats = attend(1, F32, F32, x, 9, 3, false);
+    cutter.n_members = 2;
+    cut();
+    is_cut(of_blocks.q, "S1 {6,4}x16");
+    is_cut(of_blocks.o, "S0 {6,4}x16");
+    is_cut(of_floats.q, "S1 {5,4}x16");
+    is_cut(of_floats.o, "S0 {5,4}x16");
+    is_cut(of_floats.cache_v, "S0 {0:2,1:2}x16");
+    cutter.whole_sums = true;
+    cut();
+    is_cut(of_blocks.q, "S1 {5,5}x16");
+    is_cut(of_blocks.o, "S1 {2,2}x16");
+}
+/* Two members with parts of the middle K/V head's queries would each have a part of the norm over all. */
+Test(ggml_cut, norms_over_all_key_heads) {
+    const struct attention a = attend(0, F32, F32, tensor(F32, 64, TOKENS, 1), 9, 3, true);
+    cutter.n_members = 2;
+    cut();
+    is_cut(a.q, "S1 {6,3}x16");
+    is_cut(a.norm, "S0 {2,1}x16");
+}
+Test(ggml_cut, caches_whose_heads_are_no_blocks) {
+    const struct attention a =
+        attend(0, F32, SHEAF_TYPE_Q8_0, tensor(F32, 64, TOKENS, 1), 8, 2, false);
+    cut();
+    is_whole(a.cache_k, "its heads are no whole blocks of its type");
+    is_cut(a.q, "S1 {4,2,2}x16");
+}
+Test(ggml_cut, one_head) {
+    const struct attention a = attend(0, F32, F32, tensor(F32, 64, TOKENS, 1), 1, 1, false);
+    cut();
+    is_whole(a.q, "it has one head");
+}
+/* In units of the blocks of ffn_down; a bias of rows is cut like them, and that of the result is added once. */
+Test(ggml_cut, feed_forward_of_blocks) {
+    struct gg_tensor *x = tensor(F32, 64, TOKENS, 1);
+    struct gg_tensor *up = named(Q4_0, 0, "ffn_up", 64, 160),
+                     *down = named(Q4_0, 0, "ffn_down", 160, 64);
+    struct gg_tensor *up_bias = weight("blk.0.ffn_up.bias", 160, 1),
+                     *bias = weight("blk.0.ffn_down.bias", 64, 1);
+    struct gg_tensor *h =
+        NODE("ADD", 160, TOKENS, 1, NODE("MUL_MAT", 160, TOKENS, 1, up, x), up_bias);
+    NODE("ADD", 64, TOKENS, 1, NODE("MUL_MAT", 64, TOKENS, 1, down, NODE("SQR", 160, TOKENS, 1, h)),
+         bias);
+    cut();
+    is_cut(up, "S1 {2,2,1}x32");
+    is_cut(up_bias, "S0 {2,2,1}x32");
+    is_cut(down, "S0 {2,2,1}x32");
+    is_cut(bias, "whole");
+}
+
+/* ---- by the graph ---- */
+
+/* Rows of the first matrix become columns of the second. */
+struct pair {
+    const char *what;
+    int64_t rows;  /* of the first; 0: as many as the second has columns */
+    int type;      /* of the second */
+    int64_t depth; /* of the first: matrices */
+    bool adds_input, adds_scalar, is_bound, is_tied;
+    const char *first; /* its cut; NULL: whole */
+};
+
+static struct gg_tensor *middle_of(const struct pair *p, struct gg_tensor *h) {
+    h = NODE("SQR", h->ne[0], TOKENS, 1, h);
+    if (p->adds_scalar) h = NODE("ADD", h->ne[0], TOKENS, 1, h, weight("leaf_1", 1, 1));
+    if (p->adds_input) h = NODE("ADD", h->ne[0], TOKENS, 1, h, tensor(F32, h->ne[0], TOKENS, 1));
+    if (p->rows) h = NODE("REPEAT", 256, TOKENS, 1, h);
+    return h;
+}
+static void try_pair(const struct pair *p) {
+    const int64_t n = p->rows ? p->rows : 256;
+    struct gg_tensor *x = tensor(F32, p->is_tied ? 256 : 128, TOKENS, 1);
+    struct gg_tensor *first = weight_of(F32, "leaf_2", x->ne[0], n, p->depth ? p->depth : 1);
+    struct gg_tensor *second = p->is_tied ? first : weight_of(p->type, "leaf_3", 256, 1024, 1);
+    struct gg_tensor *h = NODE("MUL_MAT", n, TOKENS, 1, first, x);
+    h = NODE("MUL_MAT", second->ne[1], TOKENS, 1, second, middle_of(p, h));
+    NODE("SQR", h->ne[0], TOKENS, 1, h);
+    encode();
+    if (p->is_bound) { /* an earlier graph has used the first one */
+        gg_region_find(memory, first)->bound = true;
+        encode();
+    }
+    cr_assert_eq(gg_cut_by_graph(&cutter, states), SHEAF_STATUS_SUCCESS);
+    if (!p->is_bound) is_cut(first, p->first ? p->first : "whole");
+    if (!p->is_tied)
+        is_cut(second, !p->first ? "whole" : p->type ? "S0 {3,3,2}x32" : "S0 {86,85,85}");
+}
+
+Test(ggml_cut, pairs_of_matrices) {
+    static const struct pair pairs[] = {
+        {"a pair", .first = "S1 {86,85,85}"},
+        {"a pair of blocks", .type = Q4_0, .first = "S1 {3,3,2}x32"},
+        {"an input of whole rows", .adds_input = true},
+        {"one number for all rows", .adds_scalar = true},
+        {"fewer rows", .rows = 128},
+        {"several matrices", .depth = 2},
+        {"one that has its cut", .is_bound = true},
+        {"the same matrix", .is_tied = true},
+    };
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        stop();
+        start();
+        fprintf(stderr, "%s\n", pairs[i].what);
+        try_pair(&pairs[i]);
+    }
+}
