@@ -91,11 +91,12 @@ static struct gg_tensor *cells_of(int layer, char kind, int type, struct gg_tens
 /* Attention of n heads of 16 elements, that read n_kv, over 8 cells. */
 static struct attention attend(int layer, int type, int cache_type, struct gg_tensor *x, int64_t n,
                                int64_t n_kv, bool is_normed) {
-    enum { SIZE = 16, CELLS = 8, WIDTH = 64 };
-    struct attention a = {.q = named(type, layer, "attn_q", WIDTH, SIZE * n),
-                          .k = named(type, layer, "attn_k", WIDTH, SIZE * n_kv),
-                          .v = named(type, layer, "attn_v", WIDTH, SIZE * n_kv),
-                          .o = named(type, layer, "attn_output", SIZE * n, WIDTH)};
+    enum { SIZE = 16, CELLS = 8 };
+    const int64_t width = x->ne[0];
+    struct attention a = {.q = named(type, layer, "attn_q", width, SIZE * n),
+                          .k = named(type, layer, "attn_k", width, SIZE * n_kv),
+                          .v = named(type, layer, "attn_v", width, SIZE * n_kv),
+                          .o = named(type, layer, "attn_output", SIZE * n, width)};
     struct gg_tensor *q = heads_of(a.q, x, SIZE, n), *v = heads_of(a.v, x, SIZE, n_kv);
     struct gg_tensor *k = NODE("MUL_MAT", SIZE * n_kv, TOKENS, 1, a.k, x), *cells[2];
     if (is_normed) {
@@ -122,7 +123,7 @@ static struct attention attend(int layer, int type, int cache_type, struct gg_te
     }
     q = shows(NODE("PERMUTE", SIZE, TOKENS, n, q), q, 0);
     struct gg_tensor *y = NODE("FLASH_ATTN_EXT", SIZE, n, TOKENS, q, cells[0], cells[1]);
-    NODE("MUL_MAT", WIDTH, TOKENS, 1, a.o, shows(NODE("RESHAPE", SIZE * n, TOKENS, 1, y), y, 0));
+    NODE("MUL_MAT", width, TOKENS, 1, a.o, shows(NODE("RESHAPE", SIZE * n, TOKENS, 1, y), y, 0));
     return a;
 }
 
@@ -236,4 +237,34 @@ Test(ggml_cut, pairs_of_matrices) {
         fprintf(stderr, "%s\n", pairs[i].what);
         try_pair(&pairs[i]);
     }
+}
+
+/* A matrix that nothing reads behind, as the one of logits, is cut by rows. */
+Test(ggml_cut, the_last_product) {
+    struct gg_tensor *x = tensor(F32, 256, TOKENS, 1), *last = weight("leaf_1", 256, 512);
+    struct gg_tensor *small = weight("leaf_2", 256, 32);
+    NODE("MUL_MAT", 512, TOKENS, 1, last, x);
+    NODE("MUL_MAT", 32, TOKENS, 1, small, x);
+    encode();
+    cr_assert_eq(gg_cut_by_graph(&cutter, states), SHEAF_STATUS_SUCCESS);
+    is_cut(last, "S1 {171,171,170}");
+    is_cut(small, "whole");
+    cutter.whole_sums = true;
+    encode();
+    cr_assert_eq(gg_cut_by_graph(&cutter, states), SHEAF_STATUS_SUCCESS);
+    is_cut(last, "whole");
+}
+
+/* Heads that share keys and values are left to the names. */
+Test(ggml_cut, attention_without_names) {
+    struct gg_tensor *x = tensor(F32, 256, TOKENS, 1);
+    const struct attention alike = attend(0, F32, F32, x, 8, 8, false);
+    const struct attention shared = attend(1, F32, F32, x, 8, 2, false);
+    encode();
+    cr_assert_eq(gg_cut_by_graph(&cutter, states), SHEAF_STATUS_SUCCESS);
+    is_cut(alike.q, "S1 {3,3,2}x16");
+    is_cut(alike.o, "S0 {3,3,2}x16");
+    is_cut(alike.cache_k, "S0 {3,3,2}x16");
+    is_cut(shared.o, "S1 {86,85,85}"); /* nothing reads its product */
+    is_cut(shared.cache_k, "whole");
 }

@@ -240,6 +240,13 @@ Test(ggml_plugin, cuts_what_has_no_name) {
     shows("leaf_2: S1 {22,21,21}x8\n");
 }
 
+Test(ggml_plugin, cuts_nothing) {
+    double values[MOST_VALUES];
+    setenv("SHEAF_GGML_SPLIT", "mirror", 1);
+    runs_layer("gated", 2, values);
+    shows(" 0 collectives of ");
+}
+
 /* Said at the start: a server that learns it with its first request has called itself healthy by then. */
 Test(ggml_plugin, settings_of_cuts_that_are_none) {
     static char line[600];
@@ -257,6 +264,7 @@ Test(ggml_plugin, settings_of_cuts_that_are_none) {
          "SHEAF_SPLIT is '1,'; it takes 'even' or a share for each of the 1 member"},
         {"SHEAF_SPLIT", "1,1", "SHEAF_SPLIT is '1,1'; it takes"},
         {"SHEAF_SPLIT", "nan", "SHEAF_SPLIT is 'nan'; it takes"},
+        {"SHEAF_SPLIT", "0", "SHEAF_SPLIT is '0'; it takes"},
         {"SHEAF_GGML_SPLIT", "file:/nowhere", "cannot read /nowhere: No such file or directory"},
         {"SHEAF_GGML_SPLIT", "file:/tmp", "cannot read /tmp: Is a directory"},
         {"SHEAF_GGML_SPLIT", file, ": line 1 is not 'PATTERN AXIS [UNIT]'"},
