@@ -242,6 +242,7 @@ int ggml_backend_view_init(struct gg_tensor *t) {
     return 0;
 }
 void ggml_backend_tensor_set(struct gg_tensor *t, const void *data, size_t offset, size_t size) {
+    if (offset + size > t->nb[3] * (size_t)t->ne[3]) abort(); /* as ggml */
     memcpy((char *)values(t) + offset, data, size);
     if (!is_packed(t)) return;
     if (offset || size != (size_t)(t->ne[0] * t->ne[1]) * sizeof(float)) abort();

@@ -312,18 +312,23 @@ static void show(const char *what, enum sheaf_status st) {
 }
 
 /* Reads and writes a weight past its backend: a copy to and from memory of the host. */
-static int copies_to_host(struct sheaf_tensor *tw) {
-    sheaf_backend_t cpu;
+static int copies_to(const char *where, sheaf_backend_t other, struct sheaf_tensor *tw) {
     struct sheaf_context *ctx = context();
     sheaf_backend_buffer_t buffer = NULL;
     struct sheaf_tensor *same = sheaf_new_tensor_2d(ctx, tw->type, tw->ne[0], tw->ne[1]);
-    if (sheaf_backend_init_by_name("CPU0", NULL, &cpu)) return fail("CPU0");
-    if (sheaf_backend_alloc_ctx_tensors(ctx, cpu, &buffer)) return fail("memory");
-    show("a copy", sheaf_backend_tensor_copy(tw, same));
+    if (sheaf_backend_alloc_ctx_tensors(ctx, other, &buffer)) return fail("memory");
+    show(where, sheaf_backend_tensor_copy(tw, same));
     sheaf_backend_buffer_free(buffer);
-    sheaf_backend_free(cpu);
     sheaf_free(ctx);
     return 0;
+}
+
+static int copies(sheaf_backend_t backend, struct sheaf_tensor *tw) {
+    sheaf_backend_t cpu;
+    if (sheaf_backend_init_by_name("CPU0", NULL, &cpu)) return fail("CPU0");
+    const int status = copies_to("a copy", cpu, tw) || copies_to("a copy there", backend, tw);
+    sheaf_backend_free(cpu);
+    return status;
 }
 
 /* By n columns that lie apart. */
@@ -407,7 +412,7 @@ static int packs(sheaf_backend_t backend, enum sheaf_type type) {
     show("through a view", sheaf_backend_tensor_set(half, w, 0, 8));
     show("a view", sheaf_backend_graph_compute(backend, other));
     show("back", sheaf_backend_tensor_get(tw, back, 0, sheaf_nbytes(tw)));
-    if (copies_to_host(tw) || strided_product("a column", backend, tw, 1) ||
+    if (copies(backend, tw) || strided_product("a column", backend, tw, 1) ||
         strided_product("strided columns", backend, tw, TOKENS))
         return 1;
     show("clear", sheaf_backend_buffer_clear(buffer, 0));
@@ -445,7 +450,7 @@ static int fills(sheaf_backend_t backend) {
     }
     for (int i = 0; i < TOKENS * WIDTH; i++) x[i] = (float)(i * 3 % 17 - 8);
     if (sheaf_gallocr_alloc_graph(galloc, graph) || sheaf_backend_tensor_set(tx, x, 0, sizeof x) ||
-        sheaf_backend_tensor_memset(tw[FILLED], 0, 0, sizeof w) ||
+        sheaf_backend_tensor_memset(tw[FILLED], 0, 4, sizeof w - 4) ||
         sheaf_backend_tensor_get(tw[READ], w, 0, 4))
         return fail("graph");
     for (int time = 0; time < 2; time++) {

@@ -162,6 +162,7 @@ Test(ggml_member, packs_weights) {
     shows("a view: ggml:FAKE0: compute with 'factor': the device has");
     shows("back: ggml:FAKE0: read 'factor': the device has");
     shows("a copy: ggml:FAKE0: read 'factor': the device has");
+    shows("a copy there: ggml:FAKE0: read 'factor': the device has");
     shows("a column: done\n");
     shows("strided columns: ggml:FAKE0: compute with 'factor': the device has");
     shows("clear: ggml:FAKE0: clear: the device has 'factor' in a layout of its own;");
@@ -173,7 +174,7 @@ Test(ggml_member, packs_weights) {
     shows("half written: done\n");
     cr_expect_eq(times_shown("FAKE0: a product in F32\n"), 1, "%s", out); /* that of the view */
     shows("a part: done\nthrough a view: done\n");
-    shows("a view: done\nback: done\na copy: done\n"
+    shows("a view: done\nback: done\na copy: done\na copy there: done\n"
           "a column: done\nstrided columns: done\nclear: done\n");
     cr_expect(!strstr(out, "are packed"), "%s", out);
 }
