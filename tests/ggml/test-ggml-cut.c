@@ -164,6 +164,43 @@ Test(ggml_cut, one_head) {
     cut();
     is_whole(a.q, "it has one head");
 }
+static struct gg_tensor *part_of(struct gg_tensor *y, int64_t n, size_t step, size_t first) {
+    struct gg_tensor *v = shows(NODE("VIEW", 16, n, TOKENS, y), y, first * sizeof(float));
+    v->nb[1] = step * sizeof(float);
+    v->nb[2] = v->nb[3] = y->nb[1];
+    return v;
+}
+/* Query, key and value in one matrix: one behind the other, which the graph takes apart in any order, or in each head. */
+Test(ggml_cut, fused_heads) {
+    static const struct {
+        int64_t n, n_kv;
+        bool is_interleaved;
+        const char *want;
+    } cases[] = {
+        {9, 3, false, "S1 {5,4}x16+{0:2,1:2}x16+{0:2,1:2}x16"},
+        {8, 8, false, "S1 {4,4}x16+{4,4}x16+{4,4}x16"},
+        {8, 8, true, "S1 {4,4}x48"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const int64_t n = cases[i].n, n_kv = cases[i].n_kv, rows = 16 * (n + 2 * n_kv);
+        const bool in_each = cases[i].is_interleaved;
+        const size_t step = in_each ? 48 : 16, k_at = in_each ? 16 : 16 * (size_t)n;
+        const size_t v_at = in_each ? 32 : k_at + 16 * (size_t)n_kv;
+        stop();
+        start();
+        cutter.n_members = 2;
+        struct gg_tensor *w = named(F32, 0, "attn_qkv", 64, rows),
+                         *o = named(F32, 0, "attn_output", 16 * n, 64);
+        struct gg_tensor *y = NODE("MUL_MAT", rows, TOKENS, 1, w, tensor(F32, 64, TOKENS, 1));
+        struct gg_tensor *v = part_of(y, n_kv, step, v_at), *q = part_of(y, n, step, 0);
+        struct gg_tensor *k = part_of(y, n_kv, step, k_at);
+        scale(part_of(y, n, step, 0)); /* queries are read twice */
+        struct gg_tensor *z = NODE("FLASH_ATTN_EXT", 16, n, TOKENS, q, k, v);
+        NODE("MUL_MAT", 64, TOKENS, 1, o, shows(NODE("RESHAPE", 16 * n, TOKENS, 1, z), z, 0));
+        cut();
+        is_cut(w, cases[i].want);
+    }
+}
 /* In units of the blocks of ffn_down; a bias of rows is cut like them, and that of the result is added once. */
 Test(ggml_cut, feed_forward_of_blocks) {
     struct gg_tensor *x = tensor(F32, 64, TOKENS, 1);
