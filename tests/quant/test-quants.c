@@ -758,6 +758,62 @@ Test(quants, quantize_as_ggml) {
     cr_assert_eq(lines, 36);
 }
 
+static uint32_t crc32_of(const uint8_t *p, size_t n) {
+    uint32_t crc = UINT32_MAX;
+    for (size_t i = 0; i < n; i++) {
+        crc ^= p[i];
+        for (int b = 0; b < 8; b++) crc = crc >> 1 ^ (crc & 1 ? 0xedb88320u : 0);
+    }
+    return ~crc;
+}
+
+/* A block of a row for a cache: uniform; one element 4096 times as large; multiples of half a step from lo to
+ * hi, which are the largest; one value, of which a quarter are zeros (ggml leaves IQ4_NL's unset); numbers of
+ * 8 bits. */
+static void cache_block(int kind, int lo, int hi, bool zeros, uint64_t *state, float x[32]) {
+    const bool swapped = *state >> 63;
+    for (int j = 0; j < 32; j++) {
+        *state = *state * 6364136223846793005u + 1442695040888963407u;
+        const int random = (int)(*state >> 40);
+        x[j] = ldexpf((float)(random - (1 << 23)), -20);
+        if (kind == 1 && j == 17) x[j] *= 4096;
+        if (kind == 2) x[j] = (float)lo + 0.5f * (float)(random % (2 * (hi - lo) + 1));
+        if (kind == 2 && j < 2) x[j] = (float)((j == 1) == swapped ? lo : hi);
+        if (kind == 3 && j > 0) x[j] = x[0];
+        if (kind == 3 && zeros && random % 4 == 0 && j == 0) x[j] = 0;
+        if (kind == 4) x[j] = (float)((random >> 16) - 128);
+    }
+}
+
+/* tests/golden/quantize-sums.txt: the same of 1024 blocks of each kind, as SET_ROWS of ggml's CPU device
+ * writes them. */
+Test(quants, many_blocks_as_ggml) {
+    enum { BLOCKS = 1024 };
+    FILE *f = fopen(SHEAF_SOURCE_DIR "/tests/golden/quantize-sums.txt", "re");
+    static float x[32 * BLOCKS];
+    static uint8_t blocks[34 * BLOCKS];
+    char name[16];
+    int lo, hi, types = 0;
+    cr_assert_not_null(f);
+    while (fscanf(f, " #%*[^\n]") != EOF && fscanf(f, "%15s %d %d", name, &lo, &hi) == 3) {
+        const enum sheaf_type type = sheaf_type_from_name(name);
+        cr_assert(sheaf_type_size(type) <= 34, "%s", name);
+        for (int kind = 0; kind < 5; kind++) {
+            uint64_t state = 1;
+            unsigned want;
+            for (int b = 0; b < BLOCKS; b++)
+                cache_block(kind, lo, hi, type != SHEAF_TYPE_IQ4_NL, &state, x + (size_t)b * 32);
+            cr_assert_eq(fscanf(f, "%x", &want), 1, "the golden file ends early");
+            cr_assert_eq(sheaf_from_float(type, x, blocks, 32 * BLOCKS), SHEAF_STATUS_SUCCESS);
+            const uint32_t sum = crc32_of(blocks, BLOCKS * sheaf_type_size(type));
+            cr_expect_eq(sum, want, "%s, data %d: %08x, want %08x", name, kind, sum, want);
+        }
+        types++;
+    }
+    fclose(f);
+    cr_assert_eq(types, 6);
+}
+
 /* tests/golden/dequantize.txt: random blocks, and the bits that the numpy dequantizers of the
  * Python package gguf 0.19.0 make of them. */
 Test(quants, dequantize_as_gguf_py) {
@@ -785,15 +841,6 @@ Test(quants, dequantize_as_gguf_py) {
     }
     fclose(f);
     cr_assert_eq(types, 25);
-}
-
-static uint32_t crc32_of(const uint8_t *p, size_t n) {
-    uint32_t crc = UINT32_MAX;
-    for (size_t i = 0; i < n; i++) {
-        crc ^= p[i];
-        for (int b = 0; b < 8; b++) crc = crc >> 1 ^ (crc & 1 ? 0xedb88320u : 0);
-    }
-    return ~crc;
 }
 
 /* tests/golden/dequantize-sums.txt: the same of so many blocks that every point of every grid is
