@@ -668,6 +668,24 @@ Test(ggml_plugin, a_program_that_loads_no_backend) {
           "in calls ggml_backend_load_all()\n");
     cr_expect(!strstr(out, "MPI_ABORT") && !strstr(out, "failed"), "%s", out);
 }
+/* Set for another backend, or to a plugin that is not there: sheaf-worker hands it on as it is. */
+Test(ggml_plugin, a_program_whose_backend_is_another) {
+    static const char *const paths[] = {"/dev/null", "/nothere/libggml-sheaf.so"};
+    for (size_t i = 0; i < 2; i++) {
+        char cmd[512], text[256];
+        snprintf(cmd, sizeof cmd,
+                 "GGML_BACKEND_PATH=%s mpirun --allow-run-as-root --oversubscribe -np 2 "
+                 "'%s/bin/sheaf-worker' -- sh -c 'exit 5'",
+                 paths[i], SHEAF_BUILD_DIR);
+        run_command(cmd, TIMEOUT, out, OUT);
+        snprintf(
+            text, sizeof text,
+            "without loading a backend; GGML_BACKEND_PATH is '%s', not libggml-sheaf.so; unset "
+            "it, and sheaf-worker sets it\n",
+            paths[i]);
+        shows(text);
+    }
+}
 Test(ggml_plugin, a_program_that_cannot_be_run) {
     char cmd[512];
     snprintf(cmd, sizeof cmd,

@@ -208,6 +208,18 @@ static int join_in_its_place(int status) {
     return status;
 }
 
+/* Why a program has loaded no plugin, and what to do: this process may have been given another file to hand on. */
+static const char *advice(void) {
+    static char text[PATH_BYTES + 128];
+    const char *path = getenv("GGML_BACKEND_PATH");
+    if (!path || (strstr(path, "libggml-sheaf.so") && !access(path, R_OK)))
+        return "one that has them built in calls ggml_backend_load_all()";
+    snprintf(text, sizeof text,
+             "GGML_BACKEND_PATH is '%s', not libggml-sheaf.so; unset it, and sheaf-worker sets it",
+             path);
+    return text;
+}
+
 static int exit_status(int status) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
@@ -240,8 +252,8 @@ static int await_program(const char *name, const sigset_t *open) {
         if (is_late && !gg_claim_owner(claim))
             fprintf(stderr,
                     "sheaf-worker: %s has loaded no backend in %d s and computes without SHEAF "
-                    "until it does; one that has them built in calls ggml_backend_load_all()\n",
-                    name, LATE_SECONDS);
+                    "until it does; %s\n",
+                    name, LATE_SECONDS, advice());
         is_late = 0;
     }
     alarm(0);
@@ -268,10 +280,8 @@ static int run_program(char **argv) {
     sigprocmask(SIG_SETMASK, &open, NULL);
     if (gg_claim_owner(claim)) return status;
     if (status != EXIT_NO_PROGRAM) /* of it is said already what cannot be run */
-        fprintf(stderr,
-                "sheaf-worker: %s ended (status %d) without loading a backend; one that has "
-                "them built in calls ggml_backend_load_all()\n",
-                argv[0], status);
+        fprintf(stderr, "sheaf-worker: %s ended (status %d) without loading a backend; %s\n",
+                argv[0], status, advice());
     return join_in_its_place(status);
 }
 
