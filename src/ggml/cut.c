@@ -212,8 +212,8 @@ static bool is_known(const char *kind, double bytes, const char *why) {
     return false;
 }
 
-/* Bytes of the device's weights and caches in the whole graph: of those that a part brings, one may be small and
- * the largest. */
+/* Bytes of the device's weights and caches in the whole graph: a part of it may bring a single small weight. 0 if the
+ * graph has no table of its tensors. */
 static double bytes_of_all(const struct gg_cutter *c) {
     const struct gg_encoder *e = c->e;
     const struct gg_tensor *t;
@@ -235,7 +235,7 @@ static void report(const struct gg_cutter *c, struct sheaf_split_state *const *s
         kind_of_name(e->unbound[i]->name, kind);
         const char *reason = why[i] ? why[i] : "no cut is known for this name";
         if (!is_first(c, states, i, kind, &bytes)) continue;
-        if (!states[i] && bytes > 0.01 * all && !is_known(kind, bytes, reason))
+        if (!states[i] && all > 0 && bytes > 0.01 * all && !is_known(kind, bytes, reason))
             sheaf_log(SHEAF_LOG_INFO, "%s: %.1f %% of the bytes are on every member: %s", kind,
                       100 * bytes / all, reason);
         else if (states[i] && details)

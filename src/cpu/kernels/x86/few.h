@@ -250,17 +250,17 @@ INLINE void end_few(enum sheaf_type type, int C, const v_f *sums, float *to) {
 
 /* ---- rows ---- */
 
-INLINE int64_t few_part(enum sheaf__act act, int64_t k, int C) {
-    const int n = C > 1 ? C : 2; /* one column needs no parts; scales have room for these */
-    const int64_t fit = (act == SHEAF__ACT_DIGITS ? FEW_DIGITS : FEW_WORDS) / n;
-    return k <= fit || (C == 1 && act == SHEAF__ACT_DIGITS) ? k : fit;
+/* Elements of a part. One column needs no parts, but few_scales has room for those of two columns alone. */
+INLINE int64_t few_part(enum sheaf_type type, enum sheaf__act act, int64_t k, int C) {
+    const int64_t fit = (act == SHEAF__ACT_DIGITS ? FEW_DIGITS : FEW_WORDS) / (C > 1 ? C : 2);
+    return k <= fit || (C == 1 && act == SHEAF__ACT_DIGITS && !by_eights(type)) ? k : fit;
 }
 
 /* Rows by C columns, of which those beyond nc are the first again. */
 INLINE void few_rows(enum sheaf_type type, enum sheaf__act act, int64_t k, const char *w,
                      size_t w_stride, int64_t nr, struct fetch fetch, const void *const *columns,
                      int nc, int C, float *const *out) {
-    const int64_t part = few_part(act, k, C);
+    const int64_t part = few_part(type, act, k, C);
     const size_t size = size_256(type);
     struct few f;
     v_f sums[FEW_ROWS][SHEAF__TILE_COLS * FEW_SUMS];
@@ -294,7 +294,7 @@ INLINE void few_rows(enum sheaf_type type, enum sheaf__act act, int64_t k, const
 INLINE void few_columns(enum sheaf_type type, enum sheaf__act act, int64_t k, const char *w,
                         size_t w_stride, int64_t nr, const void *const *columns, int nc, int C,
                         float *const *out) {
-    const size_t row = bytes_of_weights(type, few_part(act, k, C));
+    const size_t row = bytes_of_weights(type, few_part(type, act, k, C));
     if (C == 1) {
         BY_FETCH(row, w_stride,
                  few_rows(type, act, k, w, w_stride, nr, fetch, columns, nc, 1, out));
