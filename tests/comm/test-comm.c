@@ -22,6 +22,17 @@ static void *gather_thread(void *arg) {
     return NULL;
 }
 
+/* What member 0 has to start for it. */
+static struct sheaf_comm_call gather_call(void) {
+    static size_t bytes[2] = {4, 4};
+    static char own[4], all[8];
+    return (struct sheaf_comm_call){.size = sizeof(struct sheaf_comm_call),
+                                    .kind = SHEAF_COMM_ALL_GATHER,
+                                    .send = own,
+                                    .recv = all,
+                                    .sizes = bytes};
+}
+
 static void *check_thread(void *arg) {
     if (!check_member(arg)) sheaf_world_abort("wrong values"); /* others need not wait */
     return NULL;
@@ -225,14 +236,8 @@ Test(comm, started_time_is_hidden_until_it_is_waited_for) {
     struct sheaf_comm *comm;
     struct sheaf_comm_stats s;
     pthread_t thread;
-    size_t bytes[2] = {4, 4};
-    char own[4] = {0}, all[8];
     uint64_t ticket;
-    const struct sheaf_comm_call call = {.size = sizeof call,
-                                         .kind = SHEAF_COMM_ALL_GATHER,
-                                         .send = own,
-                                         .recv = all,
-                                         .sizes = bytes};
+    const struct sheaf_comm_call call = gather_call();
     cr_assert_eq(sheaf_comm_new((int[]){0, 0}, 2, NULL, &comm), SHEAF_STATUS_SUCCESS);
     pthread_create(&thread, NULL, gather_thread, comm);
     cr_assert_eq(sheaf_comm_start(comm, 0, &call, &ticket), SHEAF_STATUS_SUCCESS);
@@ -266,15 +271,9 @@ Test(comm, started_time_is_hidden_until_it_is_waited_for) {
 Test(comm, registered_memory_waits_for_started_calls) {
     struct sheaf_comm *comm;
     struct sheaf_comm_stats s;
-    size_t bytes[2] = {4, 4};
-    char own[4] = {0}, all[8];
     uint64_t ticket;
     void *memory;
-    const struct sheaf_comm_call call = {.size = sizeof call,
-                                         .kind = SHEAF_COMM_ALL_GATHER,
-                                         .send = own,
-                                         .recv = all,
-                                         .sizes = bytes};
+    const struct sheaf_comm_call call = gather_call();
     cr_assert_eq(sheaf_comm_new((int[]){0, 0}, 2, NULL, &comm), SHEAF_STATUS_SUCCESS);
     for (uint64_t i = 0; i < 2; i++) {
         pthread_t thread; /* it comes later */
