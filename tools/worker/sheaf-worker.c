@@ -96,30 +96,36 @@ static int fail(const char *text) {
     return EXIT_FAILURE;
 }
 
-/* ---- the environment of the program: this one's, with what the options say ---- */
+/* ---- the environment of the program: this one's, with what the options have set ---- */
 
-enum { MOST_VARIABLES = 8 };
 struct variables {
-    char *text[MOST_VARIABLES]; /* NAME=VALUE */
+    char **text; /* NAME=VALUE */
     size_t n;
+    bool failed;
 };
-static struct variables of_options;
 
-static enum sheaf_status add(struct variables *v, const char *name, const char *value) {
+static void add(struct variables *v, const char *name, const char *value) {
     const size_t bytes = strlen(name) + strlen(value) + 2;
     char *text = malloc(bytes);
-    if (!text) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "out of memory");
-    snprintf(text, bytes, "%s=%s", name, value);
+    if (text) snprintf(text, bytes, "%s=%s", name, value);
+    v->failed = v->failed || !text;
     v->text[v->n++] = text;
-    return SHEAF_STATUS_SUCCESS;
 }
 
-/* Has *v a variable of the same name? */
-static bool replaces(const struct variables *v, const char *variable) {
-    const size_t n = strcspn(variable, "=") + 1;
-    for (size_t i = 0; i < v->n; i++)
-        if (!strncmp(v->text[i], variable, n)) return true;
+static bool is_set_by_option(const char *variable) {
+    struct sheaf_setting_info s = {.size = sizeof s};
+    for (int i = 0; !sheaf_setting_get(i, &s); i++) {
+        const size_t n = strlen(s.name);
+        if (!strncmp(variable, s.name, n) && variable[n] == '=')
+            return s.source == SHEAF_SETTING_PROGRAM;
+    }
     return false;
+}
+
+static void add_options(struct variables *v) {
+    struct sheaf_setting_info s = {.size = sizeof s};
+    for (int i = 0; !sheaf_setting_get(i, &s); i++)
+        if (s.source == SHEAF_SETTING_PROGRAM) add(v, s.name, s.value);
 }
 
 /* Where this process has none of them yet. */
@@ -137,17 +143,19 @@ static void add_defaults(struct variables *v) {
     }
 }
 
+/* NULL: out of memory. */
 static char **environment(void) {
-    struct variables more = of_options;
-    size_t n = 0, k = 0;
-    add_defaults(&more);
+    enum { DEFAULTS = 2 };
+    size_t n = 0;
     while (environ[n]) n++;
-    char **all = calloc(n + more.n + 1, sizeof *all);
-    if (!all) return environ;
+    struct variables v = {
+        .text = calloc(n + (size_t)sheaf_setting_count() + DEFAULTS + 1, sizeof *v.text)};
+    if (!v.text) return NULL;
     for (size_t i = 0; i < n; i++)
-        if (!replaces(&more, environ[i])) all[k++] = environ[i];
-    memcpy(all + k, more.text, more.n * sizeof *all);
-    return all;
+        if (!is_set_by_option(environ[i])) v.text[v.n++] = environ[i];
+    add_options(&v);
+    add_defaults(&v);
+    return v.failed ? NULL : v.text;
 }
 
 /* ---- the other ranks ---- */
@@ -228,6 +236,7 @@ static void start_program(char **argv, pid_t parent) {
     char **with = environment();
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(EXIT_FAILURE);
+    if (!with) _exit(fail("out of memory"));
     execvpe(argv[0], argv, with);
     fprintf(stderr, "sheaf-worker: cannot run %s: %s\n", argv[0], strerror(errno));
     _exit(EXIT_NO_PROGRAM);
@@ -287,25 +296,20 @@ static int run_program(char **argv) {
 
 /* ---- options ---- */
 
-/* In this process and in the program. */
+/* A text that is NULL leaves the setting as it is. */
 static enum sheaf_status set(const char *name, const char *value) {
-    if (!value) return SHEAF_STATUS_SUCCESS;
-    const enum sheaf_status status = sheaf_setting_set(name, value);
-    return status ? status : add(&of_options, name, value);
+    return value ? sheaf_setting_set(name, value) : SHEAF_STATUS_SUCCESS;
 }
 
 static enum sheaf_status set_all(const struct options *o) {
-    char threads[24];
-    snprintf(threads, sizeof threads, "%lld", (long long)o->threads);
-    enum sheaf_status status = set("SHEAF_CPU_ACTIVATIONS", o->fast ? "q8" : NULL);
-    if (!status) status = set("SHEAF_CPU_THREADS", o->threads ? threads : NULL);
+    enum sheaf_status status = tool_set_cpus(o->threads, o->fast);
+    if (!status) status = tool_set_sums(o->split_sums);
     if (!status) status = set("SHEAF_SPLIT", o->split);
-    if (!status) status = set("SHEAF_SPLIT_SUMS", o->split_sums);
     if (!status) status = set("SHEAF_GROUPS", o->groups);
     return status ? status : set("SHEAF_DEVICES", o->devices);
 }
 
-/* The n arguments before --, which is there if a program is. */
+/* Of the n arguments before --. has_program: a program stands behind it. */
 static enum sheaf_status read_options(int n, char **argv, bool has_program, struct options *o) {
     char text[512];
     const enum sheaf_status status = options_parse(&tool, n, argv, o);
