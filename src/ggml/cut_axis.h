@@ -8,7 +8,7 @@
 struct sheaf_split_state *gg_cut_axis(const struct gg_cutter *c, int axis, int64_t units,
                                       int64_t inner);
 
-/* The same, of which member j has count[j] from first[j] on. */
+/* The same; member j has units first[j] to first[j] + count[j] - 1. */
 struct sheaf_split_state *gg_by_units(const struct gg_cutter *c, int axis, int64_t units,
                                       int64_t inner, const int64_t *first, const int64_t *count);
 /* n rows of a matrix, or elements of its bias. */

@@ -1,4 +1,4 @@
-/* What the files of both libraries log and say alike. */
+/* Used by the plugin and by the devices of ggml: whether the log has details, and the error that there is no memory. */
 #ifndef SHEAF_GGML_LOG_H
 #define SHEAF_GGML_LOG_H
 
@@ -14,7 +14,7 @@ static inline bool gg_logs_details(void) {
     return debug && !strcmp(debug, "1");
 }
 
-/* ALLOC_FAILED with a text; what: what there is no memory for. */
+/* ALLOC_FAILED with the text "WHAT: out of memory". */
 static inline enum sheaf_status gg_no_memory(const char *what) {
     return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", what);
 }

@@ -87,8 +87,9 @@ INLINE void fetch_lines(struct fetch f, const char *p, size_t bytes) {
         const struct fetch fetch = FETCH;                                                          \
         CALL;                                                                                      \
     } while (0)
-/* Of weights that meet one column; of those whose loop has few instructions, or that are plain floats: asked for so
- * many times where lines are asked for more than once; of weights that meet several columns. */
+/* BY_FETCH is for weights that meet one column, BY_FETCH_OFTEN for those whose loop has few instructions,
+ * BY_FETCH_PLAIN for plain floats, BY_FETCH_FEW for weights that meet several columns. A CPU that wants lines asked for
+ * more than once (SHEAF__FETCH_OFTEN) gets TIMES requests, STEP bytes apart. */
 #define BY_FETCH(ROW, W_STRIDE, CALL)                                                              \
     do {                                                                                           \
         if (sheaf__cpu_fetch == SHEAF__FETCH_BOTH)                                                 \

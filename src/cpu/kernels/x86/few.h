@@ -250,7 +250,7 @@ INLINE void end_few(enum sheaf_type type, int C, const v_f *sums, float *to) {
 
 /* ---- rows ---- */
 
-/* Elements of a part. One column needs no parts, but few_scales has room for those of two columns alone. */
+/* Elements of a part: few_scales has room for its scales. One column without such scales needs no parts. */
 INLINE int64_t few_part(enum sheaf_type type, enum sheaf__act act, int64_t k, int C) {
     const int64_t fit = (act == SHEAF__ACT_DIGITS ? FEW_DIGITS : FEW_WORDS) / (C > 1 ? C : 2);
     return k <= fit || (C == 1 && act == SHEAF__ACT_DIGITS && !by_eights(type)) ? k : fit;
