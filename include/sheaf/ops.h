@@ -70,6 +70,9 @@
  *   ADD_ID           rows of b: an id outside yields zeros
  *   MEAN             elements of a row: the sum of the slice is divided by extent
  *   SOFT_MAX, FLASH_ATTN_EXT   heads: head h of the slice is head base + h of extent (ALiBi slopes)
+ * On a slice of MUL_MAT that has some of the columns (tokens, or heads that meet one matrix), the
+ * words are of the whole: 14 (SHEAF_OP_PARAM_NE1) its ne[1], 15 (SHEAF_OP_PARAM_COLUMNS) the columns
+ * that meet a matrix. Devices choose kernels by such numbers; the slice gets those of the whole.
  * Word 13 of FLASH_ATTN_EXT (SHEAF_OP_PARAM_GROUP) is 0, except on a slice that begins or ends
  * inside of a group of query heads: then it is r, the query heads of a K/V head, and head h of the
  * slice reads K/V head (base % r + h) / r of the slice, whose K/V heads are those that its query
@@ -253,6 +256,8 @@ enum {
     SHEAF_OP_PARAM_GROUP = 13,
     SHEAF_OP_PARAM_BASE = 14,
     SHEAF_OP_PARAM_EXTENT = 15,
+    SHEAF_OP_PARAM_NE1 = 14,
+    SHEAF_OP_PARAM_COLUMNS = 15,
 };
 
 enum sheaf_rope_mode {

@@ -43,9 +43,15 @@ static bool needs_gather(const struct sheaf_tensor *b) {
     return b->type != SHEAF_TYPE_F32 || !dense_rows(b);
 }
 
+/* A slice of the columns goes the way of the whole. */
+static int64_t whole_ne1(const struct sheaf_tensor *dst) {
+    const int64_t told = dst->op == SHEAF_OP_MUL_MAT ? dst->op_params[SHEAF_OP_PARAM_NE1] : 0;
+    return told != 0 ? told : dst->ne[1];
+}
+
 static enum Method method_of(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst) {
     const struct sheaf_tensor *a = dst->src[0];
-    if (dst->op == SHEAF_OP_MUL_MAT_ID || dst->ne[1] <= SHEAF__CUDA_VEC_MAX) return METHOD_VEC;
+    if (dst->op == SHEAF_OP_MUL_MAT_ID || whole_ne1(dst) <= SHEAF__CUDA_VEC_MAX) return METHOD_VEC;
     if (!q->blas || a->type == SHEAF_TYPE_F32 || a->ne[0] % 8 != 0 || a->ne[0] == 0)
         return METHOD_TILE;
     return METHOD_BLAS;

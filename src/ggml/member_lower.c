@@ -397,14 +397,15 @@ static bool lower(const struct gg_member *m, const struct sheaf_tensor *node,
     }
 }
 
-/* Of the ops that count heads only those with slopes care which heads they have. */
+/* Of the ops that count heads only those with slopes care which heads they have; ggml's MUL_MAT has no place for the
+ * columns of the whole. */
 static bool needs_lowering(const struct gg_member *m, const struct sheaf_tensor *node) {
     if (reads_nothing(m, node)) return true;
     if (node->op == SHEAF_OP_TOP_K || is_block_copy(node) || is_far_roll(node)) return true;
     if (node->op == SHEAF_OP_FLASH_ATTN_EXT && node->op_params[SHEAF_OP_PARAM_GROUP]) return true;
     if (node->op == SHEAF_OP_SOFT_MAX || node->op == SHEAF_OP_FLASH_ATTN_EXT)
         return is_slice(node) && param(node, 1) > 0;
-    return is_slice(node);
+    return node->op != SHEAF_OP_MUL_MAT && is_slice(node);
 }
 
 bool gg_lower(const struct gg_member *m, const struct sheaf_tensor *node, struct gg_lowered *out) {

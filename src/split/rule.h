@@ -41,6 +41,7 @@ struct sheaf__rule {
     unsigned add_once; /* bit i: PARTIAL + MIRRORED => PARTIAL if one member alone adds operand i,
                           0 or 1 */
     bool extent;       /* the kernel is told the extent of dimension 0 of operand 0 */
+    bool columns;      /* the kernel is told the columns of the whole product */
     int mask; /* 1 + the operand that tells for each column of the result which index it is made by,
                  if an operand's `index` dimension makes it: the result of masks is a masked P */
     /* the index or slope dimension whose base the kernel is told: operand (or -1: the result) and

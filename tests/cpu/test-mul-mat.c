@@ -967,6 +967,48 @@ static void check_mul_mat(void) {
     }
 }
 
+/* Columns (heads) [first, first + n) of dimension `axis` of b alone, as a member that has some of them computes them:
+ * the bits of the whole. */
+static void check_slice(struct sheaf_context *ctx, const struct sheaf_tensor *whole, int axis,
+                        int64_t first, int64_t n) {
+    struct sheaf_tensor *a = whole->src[0], *b = whole->src[1];
+    const int64_t n1 = axis == 1 ? n : b->ne[1], n2 = axis == 2 ? n : b->ne[2];
+    struct sheaf_tensor *dst = sheaf_mul_mat(
+        ctx, a,
+        sheaf_view_3d(ctx, b, b->ne[0], n1, n2, b->nb[1], b->nb[2], (size_t)first * b->nb[axis]));
+    dst->op_params[SHEAF_OP_PARAM_NE1] = (int32_t)b->ne[1];
+    dst->op_params[SHEAF_OP_PARAM_COLUMNS] = (int32_t)(b->ne[1] * b->ne[2]);
+    cr_assert_eq(compute(dst, 1 + (int)(n % 3), false), SHEAF_STATUS_SUCCESS);
+    for (int64_t i2 = 0; i2 < n2; i2++) {
+        const char *want =
+            (const char *)whole->data + (size_t)i2 * whole->nb[2] + (size_t)first * whole->nb[axis];
+        cr_assert_arr_eq((const char *)dst->data + (size_t)i2 * dst->nb[2], want,
+                         (size_t)n1 * dst->nb[1], "%s, %d columns of %d in dimension %d",
+                         sheaf_type_name(a->type), (int)n, (int)b->ne[axis], axis);
+    }
+}
+
+static void check_slices_of_columns(void) {
+    static const int64_t ns[] = {2, 4, 7, 12, 23, 40, 70};
+    for (int t = 0; t < N_FLOAT_TYPES; t++) {
+        if (skipped(float_types[t])) continue;
+        const int64_t blck = sheaf_blck_size(float_types[t]), k = blck == 1 ? 301 : 6 * blck;
+        for (int i = 0; i < 7; i++) {
+            for (int axis = 1; axis <= 2; axis++) {
+                struct sheaf_context *ctx = new_context();
+                struct sheaf_tensor *whole =
+                    sheaf_mul_mat(ctx, new_random(ctx, float_types[t], k, 50, 1, 1),
+                                  new_random(ctx, SHEAF_TYPE_F32, k, axis == 1 ? ns[i] : 2,
+                                             axis == 1 ? 1 : ns[i], 1));
+                cr_assert_eq(compute(whole, 2, false), SHEAF_STATUS_SUCCESS);
+                check_slice(ctx, whole, axis, 0, 1);
+                check_slice(ctx, whole, axis, ns[i] / 3, ns[i] - ns[i] / 3);
+                sheaf_free(ctx);
+            }
+        }
+    }
+}
+
 static struct sheaf_tensor *new_ids(struct sheaf_context *ctx, int64_t u, int64_t n, int mod) {
     /* the first u of rows of 6, as top-k leaves them */
     struct sheaf_tensor *all = sheaf_new_tensor_2d(ctx, SHEAF_TYPE_I32, 6, n);
@@ -1030,6 +1072,7 @@ static void check_ops(const char *isa, const char *activations) {
     few = few || (SANITIZED && rounded); /* weights are read as with activations that are not */
     cr_assert_eq(sheaf__rounding() == SHEAF__ROUND_Q8, rounded);
     check_mul_mat();
+    check_slices_of_columns();
     check_mul_mat_id();
 }
 

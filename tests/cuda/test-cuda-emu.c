@@ -1178,6 +1178,33 @@ Test(cuda_emu, columns_are_rounded_once) {
     fclose(trace);
 }
 
+/* Two of twelve columns go the way of all, as a member that has some of the columns computes them. */
+Test(cuda_emu, a_slice_of_columns_has_the_bits_of_the_whole) {
+    enum { K = 64, M = 8, N = 12, FIRST = 3, SOME = 2 };
+    for (int told = 0; told < 2; told++) {
+        struct rig r = rig_up("", NULL);
+        struct sheaf_tensor *w = sheaf_new_tensor_2d(r.ctx, SHEAF_TYPE_F16, K, M);
+        struct sheaf_tensor *x = sheaf_new_tensor_2d(r.ctx, SHEAF_TYPE_F32, K, N);
+        struct sheaf_tensor *some = sheaf_view_2d(r.ctx, x, K, SOME, x->nb[1], FIRST * x->nb[1]);
+        struct sheaf_tensor *whole = sheaf_mul_mat(r.ctx, w, x), *y = sheaf_mul_mat(r.ctx, w, some);
+        uint16_t halves[K * M];
+        float want[M * N], got[M * SOME];
+        if (told) y->op_params[SHEAF_OP_PARAM_NE1] = y->op_params[SHEAF_OP_PARAM_COLUMNS] = N;
+        cr_assert_eq(sheaf_build_forward_expand(r.graph, whole), SHEAF_STATUS_SUCCESS);
+        cr_assert_eq(sheaf_build_forward_expand(r.graph, y), SHEAF_STATUS_SUCCESS);
+        rig_alloc(&r);
+        fill(x, 5);
+        for (int i = 0; i < K * M; i++) halves[i] = sheaf_fp32_to_fp16(1.0f / (float)(3 + i % 23));
+        cr_assert_eq(sheaf_backend_tensor_set(w, halves, 0, sizeof halves), SHEAF_STATUS_SUCCESS);
+        cr_assert_eq(sheaf_backend_graph_compute(r.backend, r.graph), SHEAF_STATUS_SUCCESS, "%s",
+                     sheaf_last_error());
+        cr_assert_eq(sheaf_backend_tensor_get(whole, want, 0, sizeof want), SHEAF_STATUS_SUCCESS);
+        cr_assert_eq(sheaf_backend_tensor_get(y, got, 0, sizeof got), SHEAF_STATUS_SUCCESS);
+        cr_assert_eq(memcmp(got, want + FIRST * M, sizeof got) == 0, told != 0, "told %d", told);
+        rig_down(&r);
+    }
+}
+
 /* Nodes that could be one launch by their shapes, if the second did not read what the first writes: a product whose
  * matrix is a product of the same x, a norm that is its own weights, a sum that is them. */
 Test(cuda_emu, nodes_that_depend_are_launches_of_their_own) {

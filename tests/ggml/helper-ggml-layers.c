@@ -5,9 +5,9 @@
  * one with projections of their own. rwkv6, rwkv7: time mix, of which llama.cpp asks with operands that do not fit, and
  * with a channel mix. linear: attention with a state and a norm over all heads. short: a short convolution. latent:
  * products of attention whose keys and values come from one vector. transposed: attention that keeps values transposed;
- * again: and a second context. runs: query heads of which three read one K/V head; norms: with
- * norms over all heads; picked: with rows of the caches by number; repeated: used twice, with caches for each time;
- * values: with those of an expert added. decoder: attention with a cache, attention to what an encoder gave, and a
+ * again: and a second context. runs: query heads of which three read one K/V head; rotated: with keys that are times a
+ * matrix; norms: with norms over all heads; picked: with rows of the caches by number; repeated: used twice, with caches
+ * for each time; values: with those of an expert added. decoder: attention with a cache, attention to what an encoder gave, and a
  * feed-forward, named as T5's and as the first of a conformer. shared: two layers with one cache, of keys that are the
  * values, too. groups: heads of one key, which is the value, and a matrix for each group of heads before the output
  * matrix. expert: an expert of fewer dimensions than the layer has, and a shared one. gated: a feed-forward with gate and
@@ -321,6 +321,12 @@ static struct gg_tensor *grouped(struct layer *l, struct gg_tensor *q, struct gg
 static struct gg_tensor *runs(struct layer *l, struct gg_tensor *x) {
     return grouped(l, product(l->q, x), product(l->k, x), product(l->v, x));
 }
+/* The heads of all tokens are the columns of one product, as llama.cpp rotates keys for a quantized cache. */
+static struct gg_tensor *rotated(struct layer *l, struct gg_tensor *x) {
+    struct gg_tensor *k = reshape(product(l->k, x), HEAD, 3, n_tokens);
+    k = product(l->in, reshape(k, HEAD, 3 * n_tokens, 1));
+    return grouped(l, product(l->q, x), k, product(l->v, x));
+}
 /* Values of an expert beside the others. */
 static struct gg_tensor *values(struct layer *l, struct gg_tensor *x) {
     struct gg_tensor *v = plus(product(l->f, x), product(l->v, x));
@@ -599,6 +605,12 @@ static const struct leaf runs_leaves[] = {
     KV_CACHES(KV_ROWS),
     END,
 };
+static const struct leaf rotated_leaves[] = {
+    ATTENTION("blk.0.", Q_ROWS, KV_ROWS, "attn_output.weight"),
+    W(in, "attn_rot.weight", HEAD, HEAD, 1, 0),
+    KV_CACHES(KV_ROWS),
+    END,
+};
 static const struct leaf norms_leaves[] = {
     ATTENTION("blk.0.", Q_ROWS, KV_ROWS, "attn_output.weight"),
     W(dt_bias, "attn_q.bias", Q_ROWS, 1, 1, 0),
@@ -697,6 +709,7 @@ static const struct kind {
     {"latent", latent, latent_leaves},
     {"transposed", transposed, transposed_leaves},
     {"runs", runs, runs_leaves},
+    {"rotated", rotated, rotated_leaves},
     {"norms", norms, norms_leaves},
     {"picked", picked, picked_leaves},
     {"decoder", decoder, decoder_leaves},

@@ -221,10 +221,11 @@ Test(ggml_plugin, names_once_what_is_whole_in_each_context) {
 }
 Test(ggml_plugin, cuts_attention_to_latent_vectors) { cuts_layer("latent", 1, NULL); }
 
-/* Sums of members' parts would depend on how many members there are. */
+/* Sums of members' parts would depend on how many members there are, and the kernel of a product on how many of the
+ * columns a member has. */
 Test(ggml_plugin, keeps_bits_with_whole_sums) {
     static const char *const layers[] = {"rwkv6",   "rwkv7",  "plamo2", "linear",
-                                         "decoder", "expert", "groups"};
+                                         "decoder", "expert", "groups", "rotated"};
     double one[MOST_VALUES], all[MOST_VALUES];
     setenv("SHEAF_SPLIT_SUMS", "whole", 1);
     for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {

@@ -233,7 +233,7 @@ enum sheaf_status sheaf__mul_mat(const struct sheaf_tensor *dst, int ith, int nt
 
     if (!kern) return SHEAF_STATUS_INVALID;
     if (sheaf_is_empty(dst)) return SHEAF_STATUS_SUCCESS;
-    if (sheaf__mul_mat_by_panels(kern, dst, sheaf__mul_mat_columns(a, b)))
+    if (sheaf__mul_mat_by_panels(kern, dst, sheaf__mul_mat_whole_columns(dst)))
         return sheaf__mul_mat_panels(kern, dst, ith, nth, work, sync);
     const int64_t n = sheaf__mul_mat_columns(a, b);
     const struct columns cols = describe_columns(kern, dst, n, work);
@@ -486,11 +486,12 @@ size_t sheaf__mul_mat_work_size(const struct sheaf_tensor *dst, int nth) {
     const struct sheaf__cpu_kernels *kern = sheaf__cpu_kernels();
     size_t size = 0, ref = (size_t)nth * ref_size(dst);
     const bool id = dst->op == SHEAF_OP_MUL_MAT_ID;
-    const int64_t n =
-        id ? dst->ne[1] * dst->ne[2] : sheaf__mul_mat_columns(dst->src[0], dst->src[1]);
-    const bool panels = kern && sheaf__mul_mat_by_panels(kern, dst, n);
+    const int64_t n = id ? dst->ne[2] : sheaf__mul_mat_columns(dst->src[0], dst->src[1]);
+    const bool panels =
+        kern && sheaf__mul_mat_by_panels(kern, dst,
+                                         id ? dst->ne[1] * n : sheaf__mul_mat_whole_columns(dst));
     if (kern && (id || !panels)) {
-        const struct columns cols = describe_columns(kern, dst, id ? dst->ne[2] : n, NULL);
+        const struct columns cols = describe_columns(kern, dst, n, NULL);
         size = columns_size(&cols);
     }
     if (panels && !id) size = sheaf__mul_mat_panels_size(kern, dst, nth);

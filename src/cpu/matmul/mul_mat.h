@@ -4,7 +4,7 @@
  * out among themselves. Bits of a result depend on its own row of weights and its own activation
  * column, never on nth, on ith, or on the rows computed together; and on the columns computed
  * together only in so far as many are multiplied by panels and few by rows (panels.c),
- * which agree to rounding.
+ * which agree to rounding. A slice of a MUL_MAT's columns goes the way of the whole.
  */
 #ifndef SHEAF_CPU_MATMUL_MUL_MAT_H
 #define SHEAF_CPU_MATMUL_MUL_MAT_H
@@ -72,6 +72,11 @@ static inline int64_t sheaf__mul_mat_columns(const struct sheaf_tensor *a,
     if (a->ne[2] == 0 || a->ne[3] == 0) return 0;
     return b->ne[1] * (b->ne[2] / a->ne[2]) * (b->ne[3] / a->ne[3]);
 }
+/* By these the kernel is chosen: of a MUL_MAT that is a slice, the columns of the whole. */
+static inline int64_t sheaf__mul_mat_whole_columns(const struct sheaf_tensor *dst) {
+    const int64_t told = dst->op_params[SHEAF_OP_PARAM_COLUMNS];
+    return told != 0 ? told : sheaf__mul_mat_columns(dst->src[0], dst->src[1]);
+}
 struct sheaf__mul_mat_at {
     int64_t i1, i2, i3;
 };
@@ -95,7 +100,8 @@ static inline int64_t sheaf__mul_mat_take(struct sheaf__cpu_sync *sync) {
     return atomic_fetch_add_explicit(&sync->next, 1, memory_order_relaxed);
 }
 
-/* True if a matrix of this product is multiplied by panels: the number of its columns decides. */
+/* True if a matrix of this product is multiplied by panels: the number of its columns decides, or of those of the whole
+ * that dst is a slice of. */
 bool sheaf__mul_mat_by_panels(const struct sheaf__cpu_kernels *kern, const struct sheaf_tensor *dst,
                               int64_t columns);
 /* True if columns that meet rows, not panels, are rounded. */

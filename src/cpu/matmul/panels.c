@@ -87,10 +87,10 @@ static int64_t chunk_of(const struct sheaf__cpu_panels *kind) {
     return kind->chunk ? kind->chunk : round_up(CHUNK, kind->rows);
 }
 
-/* Columns that meet one matrix. Panels of all experts are of one kind, which is that of the mean of an expert; of all
- * experts, on a member that has some of them, too, so that it computes the same bits. */
-static int64_t columns_of(const struct sheaf_tensor *dst, int64_t columns) {
-    if (dst->op != SHEAF_OP_MUL_MAT_ID) return columns;
+/* Columns that meet one matrix. Panels of all experts are of one kind, which is that of the mean of an expert. A member
+ * that has some of the experts or columns counts all, so that it computes the same bits. */
+static int64_t columns_of(const struct sheaf_tensor *dst) {
+    if (dst->op != SHEAF_OP_MUL_MAT_ID) return sheaf__mul_mat_whole_columns(dst);
     const int64_t extent = dst->op_params[SHEAF_OP_PARAM_EXTENT];
     const int64_t pairs = dst->ne[1] * dst->ne[2];
     const int64_t experts = extent != 0 ? extent : dst->src[0]->ne[2];
@@ -110,19 +110,20 @@ bool sheaf__mul_mat_rounds_rows(const struct sheaf__cpu_kernels *kern,
     const enum sheaf_type type = dst->src[0]->type;
     if (!kern->rows_dot_rounded[type]) return false;
     if (sheaf_is_quantized(type)) return sheaf__rounding() == SHEAF__ROUND_Q8;
-    return sheaf__rounding() != SHEAF__ROUND_NONE && dst->op == SHEAF_OP_MUL_MAT &&
-           dst->src[1]->ne[1] >= MIN_ROUNDED_PLAIN;
+    if (sheaf__rounding() == SHEAF__ROUND_NONE || dst->op != SHEAF_OP_MUL_MAT) return false;
+    const int64_t told = dst->op_params[SHEAF_OP_PARAM_NE1];
+    return (told != 0 ? told : dst->src[1]->ne[1]) >= MIN_ROUNDED_PLAIN;
 }
 
 /* Floats are for all types that have nothing better. Fewer columns than a kind that rounds is for are rounded by rows,
  * or not at all. */
 static const struct sheaf__cpu_panels *kind_of(const struct sheaf__cpu_kernels *kern,
-                                               const struct sheaf_tensor *dst, int64_t columns) {
+                                               const struct sheaf_tensor *dst) {
     static const int best[] = {[SHEAF__ROUND_NONE] = LAST_EXACT,
                                [SHEAF__ROUND_BF16] = SHEAF__PANELS_BF16,
                                [SHEAF__ROUND_Q8] = SHEAF__PANELS_8};
     const enum sheaf_type type = dst->src[0]->type;
-    const int64_t n = columns_of(dst, columns);
+    const int64_t n = columns_of(dst);
     const struct sheaf__cpu_panels *kind = &kern->panels[best[sheaf__rounding()]];
     const bool by_rows = sheaf__mul_mat_rounds_rows(kern, dst);
     while (kind > &kern->panels[LAST_EXACT] &&
@@ -145,7 +146,7 @@ bool sheaf__mul_mat_by_panels(const struct sheaf__cpu_kernels *kern, const struc
                               int64_t columns) {
     const enum sheaf_type type = dst->src[0]->type;
     if (kern->panels[SHEAF__PANELS_FLOATS].rows == 0 || dst->src[0]->ne[0] == 0) return false;
-    const struct sheaf__cpu_panels *kind = kind_of(kern, dst, columns);
+    const struct sheaf__cpu_panels *kind = kind_of(kern, dst);
     if (dst->op == SHEAF_OP_MUL_MAT && sheaf__mul_mat_rounds_rows(kern, dst) && !kind->from[type])
         return columns > (sheaf_is_quantized(type) ? kern->rounded_cols : kern->bf16_cols);
     return columns >= fewest(kern, kind, type);
@@ -164,7 +165,7 @@ static struct product product_of(const struct sheaf__cpu_kernels *kern,
     p.m = a->ne[1];
     p.batches = a->ne[2] * a->ne[3];
     p.columns = columns;
-    p.kind = kind_of(kern, dst, columns);
+    p.kind = kind_of(kern, dst);
     p.repacked = sheaf__cpu_repacked(a);
     p.rows = p.kind->rows;
     p.cols = p.kind->cols;
@@ -430,7 +431,7 @@ static void multiply(const struct product *p, const struct matrix *m, int64_t fi
 static bool packed_alike(const struct product *p, const struct sheaf_tensor *other) {
     if (!other || other->src[1] != p->b) return false;
     const struct sheaf_tensor *a = other->src[0];
-    return kind_of(p->kern, other, p->columns) == p->kind && a->ne[2] == p->a->ne[2] &&
+    return kind_of(p->kern, other) == p->kind && a->ne[2] == p->a->ne[2] &&
            a->ne[3] == p->a->ne[3] &&
            by_tiles(p->kind, a->type, sheaf__mul_mat_columns(a, p->b)) == p->by_tiles;
 }
