@@ -1,67 +1,13 @@
-/* A backend: one stream of a device, what is queued in it, and graphs that are replayed.
- *
- * A graph that comes again with the same nodes, shapes, parameters and addresses is captured as a
- * CUDA graph and replayed from then on: one submission for all of it. Its description at the
- * capture is kept as bytes (a record a node) and compared each time, so no change is missed, unless
- * the graph has a version (tensor/graph.h): it says the same at once.
- * Captured graphs hold addresses of the work memory: when that moves they are forgotten. Where a caller asks for
- * captures between runs (sheaf__cuda_backend_capture), captured graphs are made and ended only there.
- *
- * A sum of blocks (backend/sum.h) is kept for the graph that comes next and is part of its record.
+/* A backend: one stream of a device, what is queued in it, and the graphs that run there (graphs.h).
  *
  * Ids that are out of range are noted by kernels in pinned memory and become the error of the next
  * synchronize. Unlike on the CPU the work submitted behind them still runs: its results are not
  * promised. */
-#include <stdio.h>
 #include <stdlib.h>
 
-#include "base/array.h"
-#include "base/hash.h"
-#include "cuda/device.h"
+#include "cuda/graphs.h"
 #include "sheaf/log.h"
 #include "sheaf/settings.h"
-
-enum {
-    MAX_REPLAYS = 512,        /* graphs remembered: a meta device has two spans a layer, and two
-                               * places for what they add */
-    MAX_KEPT_NODES = 1 << 14, /* of all remembered graphs: each captured node takes memory of the
-                               * host and of the device */
-    MIN_NODES = 4,            /* fewer are launched one by one as fast */
-    MAX_RETIRED = 32,         /* pieces of work memory that may still be in use */
-};
-
-/* What the launches of a node depend on. */
-struct record {
-    const struct sheaf_tensor *node; /* bad ids are reported by it */
-    int32_t op_params[SHEAF_MAX_OP_PARAMS];
-    struct {
-        int64_t ne[SHEAF_MAX_DIMS];
-        size_t nb[SHEAF_MAX_DIMS];
-        void *data;
-        int64_t type;
-    } t[1 + SHEAF__OP_MAX_SRC]; /* the node and its operands */
-    int64_t op;
-};
-
-/* The nodes to run; a plan has a list of its own. */
-struct nodes {
-    struct sheaf_tensor *const *node;
-    int n;
-    uint64_t version; /* not 0: graphs of this uid and version are the same */
-};
-
-struct replay {
-    uint64_t uid;
-    uint64_t content;       /* a hash of the records and the sum */
-    int n_nodes, n_records; /* views leave no record */
-    struct record *records;
-    uint64_t version;      /* of the graph that the records are of, 0: none (tensor/graph.h) */
-    struct sheaf__sum sum; /* before the nodes */
-    cudaGraphExec_t exec;  /* NULL: seen once, or not to be captured */
-    bool refused;
-    struct nodes waits; /* n > 0: they ran, and are to be captured before they change */
-    uint64_t used;      /* to find the least recently used */
-};
 
 struct backend {
     struct sheaf_backend base;
@@ -69,27 +15,9 @@ struct backend {
     struct sheaf__cuda_queue q;
     Fault *fault; /* the host's address of q.fault */
     cudaEvent_t copied;
-    bool graphs, fuse, says_counts;
-    struct sheaf__cuda_times *times;   /* NULL: not asked for */
+    bool says_counts;
     struct sheaf__cuda_inputs *inputs; /* NULL: not needed yet */
-    struct record *scratch;
-    size_t scratch_cap;
-    struct replay *replays[MAX_REPLAYS];
-    int n_replays, n_waiting;
-    bool between_runs;     /* captured graphs are made and ended in sheaf__cuda_backend_capture */
-    cudaGraphExec_t *gone; /* [n_gone] to be ended there */
-    size_t n_gone, cap_gone;
-    char *retired[MAX_RETIRED]; /* freed when the queue is empty */
-    int n_retired;
-    uint64_t clock;
-    struct plan *plans;
-};
-
-struct plan {
-    struct plan *next;
-    struct sheaf_tensor **nodes;
-    int n;
-    struct replay replay;
+    struct sheaf__cuda_graphs *graphs;
 };
 
 struct event {
@@ -104,377 +32,30 @@ static enum sheaf_status use_device(const struct backend *b) {
     return e ? sheaf__cuda_error(b->device->name, e, "choosing the device") : SHEAF_STATUS_SUCCESS;
 }
 
-enum sheaf_status sheaf__cuda_launched(const struct sheaf__cuda_queue *q,
-                                       const struct sheaf_tensor *dst) {
-    const cudaError_t e = cudaGetLastError();
-    return e ? sheaf__cuda_error(q->device->name, e, "starting %s '%s'", sheaf_op_desc(dst),
-                                 dst->name)
-             : SHEAF_STATUS_SUCCESS;
+static struct sheaf__cuda_nodes nodes_of(const struct sheaf_cgraph *graph, uint64_t version) {
+    return {graph->nodes, graph->n_nodes, version};
 }
 
-static bool computes(const struct sheaf_tensor *node) {
-    return !sheaf_is_empty(node) && ((unsigned)node->op >= SHEAF_OP_COUNT ||
-                                     sheaf_op_get_cost(node->op) != SHEAF_OP_COST_FREE);
-}
-
-/* ---- work memory ---- */
-
-static void end_capture(struct backend *b, cudaGraphExec_t exec) {
-    if (b->between_runs && sheaf__grow(&b->gone, &b->cap_gone, b->n_gone + 1, sizeof *b->gone)) {
-        b->gone[b->n_gone++] = exec;
-    } else {
-        cudaGraphExecDestroy(exec);
-    }
-}
-
-static void free_gone(struct backend *b) {
-    for (size_t i = 0; i < b->n_gone; i++) cudaGraphExecDestroy(b->gone[i]);
-    b->n_gone = 0;
-}
-
-/* nodes: of the run that has just been submitted; without nodes it waits no more. */
-static void set_waits(struct backend *b, struct replay *r, struct nodes nodes) {
-    b->n_waiting += (nodes.n > 0) - (r->waits.n > 0);
-    r->waits = nodes;
-}
-static const struct nodes NONE = {NULL, 0, 0};
-
-static void forget_capture(struct backend *b, struct replay *r) {
-    if (r->exec) end_capture(b, r->exec);
-    set_waits(b, r, NONE);
-    r->exec = NULL;
-    r->n_nodes = 0; /* matches nothing */
-    r->version = 0;
-}
-
-static void forget_all(struct backend *b) {
-    for (int i = 0; i < b->n_replays; i++) forget_capture(b, b->replays[i]);
-    for (struct plan *p = b->plans; p; p = p->next) forget_capture(b, &p->replay);
-}
-
-static void free_retired(struct backend *b) {
-    for (int i = 0; i < b->n_retired; i++) cudaFree(b->retired[i]);
-    b->n_retired = 0;
-}
-
-/* A queue may use the old memory, and may hold a collective whose peer is dead, for which no
- * call may wait without a deadline: the memory stays until the queue is found empty.
- * It grows by a quarter at least, so all that was left is five times the last at most. */
-static void retire_work(struct backend *b) {
-    forget_all(b);
-    if (b->n_retired == MAX_RETIRED) { /* 1.25^32 is 1262: no run gets here */
-        cudaStreamSynchronize(b->q.stream);
-        free_retired(b);
-    }
-    if (b->q.work) b->retired[b->n_retired++] = b->q.work;
-    b->q.work = NULL;
-    b->q.work_size = 0;
-    const cudaError_t e = b->n_retired ? cudaStreamQuery(b->q.stream) : cudaErrorNotReady;
-    if (e == cudaSuccess) free_retired(b);
-    if (e == cudaErrorNotReady) cudaGetLastError(); /* or the next launch would find it */
-}
-
-static enum sheaf_status reserve_work(struct backend *b, size_t need) {
-    if (need <= b->q.work_size) return SHEAF_STATUS_SUCCESS;
-    retire_work(b);
-    need = sheaf__align_up(need + need / 4, (size_t)1 << 20); /* room to grow */
-    void *p = NULL;
-    const cudaError_t e = cudaMalloc(&p, need);
-    if (e) return sheaf__cuda_error(b->device->name, e, "%zu bytes of work memory", need);
-    b->q.work = (char *)p;
-    b->q.work_size = need;
-    return SHEAF_STATUS_SUCCESS;
-}
-
-static enum sheaf_status prepare(struct backend *b, struct nodes nodes) {
-    size_t need = 0;
-    for (int i = 0; i < nodes.n; i++) {
-        const struct sheaf_tensor *node = nodes.node[i];
-        if (!computes(node)) continue;
-        const enum sheaf_status st = sheaf__cuda_check_node(b->device, node);
-        if (st) return st;
-        const struct sheaf__cuda_op *op = sheaf__cuda_op(node->op);
-        const size_t n = op->work_size ? op->work_size(&b->q, node) : 0;
-        if (n > need) need = n;
-    }
-    return reserve_work(b, need);
-}
-
-/* ---- running ---- */
-
-/* The nodes from i on that compute something, at most `most`. */
-static int look_ahead(struct nodes nodes, int i, const struct sheaf_tensor **next, int most) {
-    int n = 0;
-    for (; i < nodes.n && n < most; i++)
-        if (computes(nodes.node[i])) next[n++] = nodes.node[i];
-    return n;
-}
-
-/* After a node: are the rounded columns in the scratch still those of their tensor? MUL_MAT sees to
- * them itself, unless it writes to that tensor. */
-static void keep_rounded(struct backend *b, const struct sheaf_tensor *node) {
-    const struct sheaf_tensor *x = b->q.rounded;
-    if (!x) return;
-    const struct sheaf__cuda_op *op = sheaf__cuda_op(node->op);
-    const bool scratch = op->work_size && op->launch != sheaf__cuda_op_MUL_MAT.launch &&
-                         op->work_size(&b->q, node) > 0;
-    if (!b->fuse || !sheaf__cuda_disjoint(node, x) || scratch) b->q.rounded = NULL;
-}
-
-static enum sheaf_status launch_all(struct backend *b, struct nodes nodes) {
-    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    b->q.rounded = b->q.rounds = NULL;
-    for (int i = 0; i < nodes.n && !st; i++) {
-        const struct sheaf_tensor *next[SHEAF__CUDA_TOGETHER];
-        if (!computes(nodes.node[i])) continue;
-        const int n = b->fuse ? look_ahead(nodes, i, next, SHEAF__CUDA_TOGETHER) : 0;
-        const int first = i;
-        int together = 0;
-        if (b->times) sheaf__cuda_times_begin(b->times, b->q.stream);
-        if (b->q.sum.n_blocks) {
-            together = n ? sheaf__cuda_launch_chain(&b->q, next, n, &st) : 0;
-            if (!together) st = sheaf__cuda_launch_sum(&b->q);
-            if (st) break;
-        }
-        if (n && !together) together = sheaf__cuda_launch_products(&b->q, next, n, &st);
-        if (n && !together) together = sheaf__cuda_launch_glu_rounded(&b->q, next, n, &st);
-        if (n && !together) together = sheaf__cuda_launch_attention(&b->q, next, n, &st);
-        if (n && !together) together = sheaf__cuda_launch_turn(&b->q, next, n, &st);
-        if (n && !together) together = sheaf__cuda_launch_chain(&b->q, next, n, &st);
-        if (!together) st = sheaf__cuda_op(nodes.node[i]->op)->launch(&b->q, nodes.node[i]);
-        keep_rounded(b, nodes.node[i]);
-        for (int left = together - 1; left > 0;) {
-            if (!computes(nodes.node[++i])) continue;
-            keep_rounded(b, nodes.node[i]);
-            left--;
-        }
-        if (b->times)
-            sheaf__cuda_times_end(b->times, b->q.stream, nodes.node + first, i - first + 1);
-        if (!b->q.rounds) continue;
-        b->q.rounded = b->q.rounds;
-        b->q.rounded_type = b->q.rounds_type;
-        b->q.rounds = NULL;
-    }
-    return st;
-}
-
-static enum sheaf_status launch_nodes(struct backend *b, struct nodes nodes) {
-    b->q.counts.node_by_node++;
-    return launch_all(b, nodes);
-}
-
-static bool grow_scratch(struct backend *b, int n) {
-    return sheaf__grow(&b->scratch, &b->scratch_cap, (size_t)n, sizeof *b->scratch);
-}
-
-/* Into b->scratch; how many. -1 if a node has more operands than a record. */
-static int take_records(struct backend *b, struct nodes nodes) {
-    int n = 0;
-    if (!grow_scratch(b, nodes.n)) return -1;
-    for (int i = 0; i < nodes.n; i++) {
-        const struct sheaf_tensor *node = nodes.node[i];
-        if (!computes(node)) continue;
-        struct record *r = &b->scratch[n++];
-        memset(r, 0, sizeof *r); /* compared by its bytes */
-        r->node = node;
-        r->op = node->op;
-        memcpy(r->op_params, node->op_params, sizeof r->op_params);
-        for (int j = 0; j <= SHEAF__OP_MAX_SRC; j++) {
-            const struct sheaf_tensor *t = j ? node->src[j - 1] : node;
-            if (!t) continue;
-            memcpy(r->t[j].ne, t->ne, sizeof t->ne);
-            memcpy(r->t[j].nb, t->nb, sizeof t->nb);
-            r->t[j].data = t->data;
-            r->t[j].type = t->type;
-        }
-        if (node->src[SHEAF__OP_MAX_SRC]) return -1;
-    }
-    return n;
-}
-
-static bool same_records(const struct backend *b, const struct replay *r, int n_nodes, int n) {
-    return r->n_nodes == n_nodes && r->n_records == n &&
-           !memcmp(&r->sum, &b->q.sum, sizeof r->sum) &&
-           !memcmp(r->records, b->scratch, (size_t)n * sizeof *r->records);
-}
-
-/* By words: the records of a graph are some 100 KB. */
-static uint64_t content_of(const struct record *records, int n, const struct sheaf__sum *sum) {
-    uint64_t h = (uint64_t)(uintptr_t)sum->block[0], x;
-    const char *p = (const char *)records;
-    for (size_t at = 0; at + sizeof x <= (size_t)n * sizeof *records; at += sizeof x) {
-        memcpy(&x, p + at, sizeof x);
-        h = sheaf__mix(h, x);
-    }
-    return h;
-}
-
-static void free_replay(struct backend *b, struct replay *r) {
-    forget_capture(b, r);
-    free(r->records);
-    free(r);
-}
-
-/* The least recently used of the remembered graphs go until the others and `r` are within bounds. */
-static void make_room(struct backend *b, const struct replay *r) {
-    for (;;) {
-        int oldest = -1, nodes = 0;
-        for (int i = 0; i < b->n_replays; i++) {
-            nodes += b->replays[i]->n_records;
-            if (b->replays[i] != r &&
-                (oldest < 0 || b->replays[i]->used < b->replays[oldest]->used))
-                oldest = i;
-        }
-        if (oldest < 0 || (nodes <= MAX_KEPT_NODES && b->n_replays < MAX_REPLAYS)) return;
-        free_replay(b, b->replays[oldest]);
-        b->replays[oldest] = b->replays[--b->n_replays];
-    }
-}
-
-static bool keep_records(struct backend *b, struct replay *r, int n_nodes, int n,
-                         const struct sheaf__sum *sum) {
-    forget_capture(b, r);
-    r->refused = false;
-    struct record *p = (struct record *)realloc(r->records, (size_t)(n ? n : 1) * sizeof *p);
-    if (!p) return false;
-    memcpy(p, b->scratch, (size_t)n * sizeof *p);
-    r->records = p;
-    r->n_records = n;
-    r->n_nodes = n_nodes;
-    r->sum = *sum;
-    r->content = content_of(r->records, n, sum);
-    make_room(b, r);
-    return true;
-}
-
-/* A graph that cannot be captured runs node by node for ever; that is no error. */
-static void capture(struct backend *b, struct replay *r, struct nodes nodes) {
-    cudaGraph_t graph = NULL;
-    r->refused = true;
-    if (cudaStreamBeginCapture(b->q.stream, cudaStreamCaptureModeThreadLocal)) {
-        cudaGetLastError();
-        return;
-    }
-    const enum sheaf_status st = launch_all(b, nodes);
-    const cudaError_t e = cudaStreamEndCapture(b->q.stream, &graph);
-    if (!st && !e && graph && !cudaGraphInstantiate(&r->exec, graph, 0)) {
-        r->refused = false;
-        b->q.counts.captured++;
-    } else {
-        r->exec = NULL;
-    }
-    if (graph) cudaGraphDestroy(graph);
-    cudaGetLastError();
-    sheaf_clear_error();
-}
-static void capture_counted(struct backend *b, struct replay *r, struct nodes nodes) {
-    capture(b, r, nodes);
-    b->q.counts.refused += r->refused;
-}
-
-/* By the graph's version, without a look at its nodes. */
-static bool same_version(const struct backend *b, const struct replay *r, struct nodes nodes) {
-    return nodes.version && r->version == nodes.version && r->n_nodes == nodes.n &&
-           !memcmp(&r->sum, &b->q.sum, sizeof r->sum);
-}
-
-/* Once as it is, then captured, then replayed. */
-static enum sheaf_status run_with(struct backend *b, struct replay *r, struct nodes nodes) {
-    const bool known = same_version(b, r, nodes);
-    const int n = known ? r->n_records : take_records(b, nodes);
-    const struct sheaf__sum sum = b->q.sum; /* submitting it clears it */
-    if (!n) return SHEAF_STATUS_SUCCESS;    /* nothing computes: the sum stays kept for what does */
-    if (n < 0 || (!known && !same_records(b, r, nodes.n, n))) {
-        enum sheaf_status st = prepare(b, nodes);
-        if (!st) st = launch_nodes(b, nodes);
-        if (!st && n >= 0 && keep_records(b, r, nodes.n, n, &sum)) r->version = nodes.version;
-        return st;
-    }
-    r->version = nodes.version;
-    if (!r->exec && !r->refused) {
-        if (b->between_runs)
-            set_waits(b, r, nodes);
-        else
-            capture_counted(b, r, nodes);
-    }
-    b->q.sum = sum;
-    if (!r->exec) return launch_nodes(b, nodes);
-    memset(&b->q.sum, 0, sizeof b->q.sum);
-    const cudaError_t e = cudaGraphLaunch(r->exec, b->q.stream);
-    b->q.counts.replayed += !e;
-    return e ? sheaf__cuda_error(b->device->name, e, "starting a captured graph of %d nodes",
-                                 nodes.n)
-             : SHEAF_STATUS_SUCCESS;
-}
-
-/* A graph that was built again, with another uid, has the same records if it lies in the same
- * memory, as a context that is filled anew makes it. */
-static struct replay *replay_of_content(struct backend *b, struct nodes nodes) {
-    const int n = take_records(b, nodes);
-    if (n < 0) return NULL;
-    const uint64_t content = content_of(b->scratch, n, &b->q.sum);
-    for (int i = 0; i < b->n_replays; i++) {
-        struct replay *r = b->replays[i];
-        if (r->content == content && same_records(b, r, nodes.n, n)) return r;
-    }
-    return NULL;
-}
-
-static struct replay *replay_of(struct backend *b, uint64_t uid, struct nodes nodes) {
-    for (int i = 0; i < b->n_replays; i++)
-        if (b->replays[i]->uid == uid) return b->replays[i];
-    struct replay *r = replay_of_content(b, nodes);
-    if (!r) {
-        make_room(b, NULL);
-        if (!(r = (struct replay *)calloc(1, sizeof *r))) return NULL;
-        b->replays[b->n_replays++] = r;
-    }
-    r->uid = uid;
-    return r;
-}
-
-static enum sheaf_status run_nodes(struct backend *b, struct nodes nodes, uint64_t uid) {
-    enum sheaf_status st = use_device(b);
-    if (st) return st;
-    /* members on one GPU add blocks of two places by turns: a record for each */
-    const uint64_t key = sheaf__mix(uid, (uint64_t)(uintptr_t)b->q.sum.block[0]);
-    struct replay *r = b->graphs && uid && nodes.n >= MIN_NODES ? replay_of(b, key, nodes) : NULL;
-    if (r) {
-        r->used = ++b->clock;
-        return run_with(b, r, nodes);
-    }
-    st = prepare(b, nodes);
-    return st ? st : launch_nodes(b, nodes);
-}
+/* ---- graphs ---- */
 
 static enum sheaf_status graph_reserve(sheaf_backend_t base, struct sheaf_cgraph *graph) {
-    const struct nodes nodes = {graph->nodes, graph->n_nodes, 0};
     struct backend *b = backend_of(base);
     const enum sheaf_status st = use_device(b);
     if (st) return st;
     const cudaError_t e = cudaStreamSynchronize(b->q.stream); /* so that old memory goes now */
-    return e ? sheaf__cuda_error(b->device->name, e, "waiting for the queue") : prepare(b, nodes);
+    return e ? sheaf__cuda_error(b->device->name, e, "waiting for the queue")
+             : sheaf__cuda_graphs_reserve(b->graphs, nodes_of(graph, 0));
 }
 
 void sheaf__cuda_backend_capture(sheaf_backend_t base, bool now) {
-    struct backend *b = backend_of(base);
-    b->between_runs = true;
-    if ((!b->n_waiting && !b->n_gone) || cudaSetDevice(b->device->ordinal)) return;
-    free_gone(b);
-    for (int i = 0; i < b->n_replays && b->n_waiting; i++) {
-        struct replay *r = b->replays[i];
-        const struct nodes nodes = r->waits;
-        set_waits(b, r, NONE);
-        if (!now || !nodes.n) continue;
-        b->q.sum = r->sum; /* as in the run */
-        capture_counted(b, r, nodes);
-        memset(&b->q.sum, 0, sizeof b->q.sum);
-    }
+    sheaf__cuda_graphs_capture(backend_of(base)->graphs, now);
 }
 
 static enum sheaf_status graph_compute_async(sheaf_backend_t base, struct sheaf_cgraph *graph) {
-    const struct nodes nodes = {graph->nodes, graph->n_nodes, graph->version};
-    return run_nodes(backend_of(base), nodes, graph->uid);
+    struct backend *b = backend_of(base);
+    const enum sheaf_status st = use_device(b);
+    return st ? st
+              : sheaf__cuda_graphs_run(b->graphs, nodes_of(graph, graph->version), graph->uid);
 }
 
 /* Before anything but a graph. */
@@ -533,7 +114,7 @@ static enum sheaf_status synchronize(sheaf_backend_t base) {
     if (st) return st;
     const cudaError_t e = cudaStreamSynchronize(b->q.stream);
     if (e) return sheaf__cuda_error(b->device->name, e, "waiting for what was submitted");
-    free_retired(b);
+    sheaf__cuda_graphs_queue_is_empty(b->graphs);
     return take_fault(b);
 }
 
@@ -546,70 +127,42 @@ static enum sheaf_status graph_compute(sheaf_backend_t base, struct sheaf_cgraph
 
 /* ---- plans ---- */
 
-static struct plan *plan_of(sheaf_backend_graph_plan_t p) { return (struct plan *)(void *)p; }
-
-static void plan_free(sheaf_backend_t base, sheaf_backend_graph_plan_t opaque) {
-    struct plan *p = plan_of(opaque);
-    struct backend *b = backend_of(base);
-    /* a captured graph that runs is freed by the driver once it is done */
-    for (struct plan **at = &b->plans; *at; at = &(*at)->next) {
-        if (*at == p) {
-            *at = p->next;
-            break;
-        }
-    }
-    forget_capture(b, &p->replay);
-    free(p->replay.records);
-    free(p->nodes);
-    free(p);
+static struct sheaf__cuda_plan *plan_of(sheaf_backend_graph_plan_t p) {
+    return (struct sheaf__cuda_plan *)(void *)p;
 }
 
-static enum sheaf_status plan_update(sheaf_backend_t base, sheaf_backend_graph_plan_t opaque,
+static void plan_free(sheaf_backend_t base, sheaf_backend_graph_plan_t plan) {
+    sheaf__cuda_plan_free(backend_of(base)->graphs, plan_of(plan));
+}
+
+static enum sheaf_status plan_update(sheaf_backend_t base, sheaf_backend_graph_plan_t plan,
                                      const struct sheaf_cgraph *graph) {
     struct backend *b = backend_of(base);
-    struct plan *p = plan_of(opaque);
-    const struct nodes nodes = {graph->nodes, graph->n_nodes, 0};
-    enum sheaf_status st = use_device(b);
-    if (!st) st = prepare(b, nodes);
-    if (st) return st;
-    const size_t n = graph->n_nodes > 0 ? (size_t)graph->n_nodes : 1;
-    struct sheaf_tensor **list = (struct sheaf_tensor **)malloc(n * sizeof *list);
-    if (!list)
-        return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: no memory for a plan",
-                               b->device->name);
-    memcpy(list, graph->nodes, (size_t)graph->n_nodes * sizeof *list);
-    free(p->nodes);
-    p->nodes = list;
-    p->n = graph->n_nodes;
-    return SHEAF_STATUS_SUCCESS;
+    const enum sheaf_status st = use_device(b);
+    return st ? st : sheaf__cuda_plan_update(b->graphs, plan_of(plan), nodes_of(graph, 0));
 }
 
 static enum sheaf_status plan_create(sheaf_backend_t base, const struct sheaf_cgraph *graph,
                                      sheaf_backend_graph_plan_t *out) {
-    struct plan *p = (struct plan *)calloc(1, sizeof *p);
     struct backend *b = backend_of(base);
+    struct sheaf__cuda_plan *p = sheaf__cuda_plan_new(b->graphs);
     if (!p)
         return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: no memory for a plan",
                                b->device->name);
-    p->next = b->plans;
-    b->plans = p;
-    sheaf_backend_graph_plan_t opaque = (sheaf_backend_graph_plan_t)(void *)p;
-    const enum sheaf_status st = plan_update(base, opaque, graph);
+    const sheaf_backend_graph_plan_t plan = (sheaf_backend_graph_plan_t)(void *)p;
+    const enum sheaf_status st = plan_update(base, plan, graph);
     if (st) {
-        plan_free(base, opaque);
+        plan_free(base, plan);
     } else {
-        *out = opaque;
+        *out = plan;
     }
     return st;
 }
 
-static enum sheaf_status plan_compute(sheaf_backend_t base, sheaf_backend_graph_plan_t opaque) {
+static enum sheaf_status plan_compute(sheaf_backend_t base, sheaf_backend_graph_plan_t plan) {
     struct backend *b = backend_of(base);
-    struct plan *p = plan_of(opaque);
-    const struct nodes nodes = {p->nodes, p->n, 0};
     enum sheaf_status st = use_device(b);
-    if (!st) st = b->graphs ? run_with(b, &p->replay, nodes) : prepare(b, nodes);
-    if (!st && !b->graphs) st = launch_nodes(b, nodes);
+    if (!st) st = sheaf__cuda_plan_run(b->graphs, plan_of(plan));
     if (!st) return synchronize(base);
     synchronize(base);
     return st;
@@ -768,18 +321,12 @@ static void backend_free(sheaf_backend_t base) {
     say_counts(b);
     cudaSetDevice(b->device->ordinal);
     if (b->q.stream) cudaStreamSynchronize(b->q.stream);
-    for (int i = 0; i < b->n_replays; i++) free_replay(b, b->replays[i]);
-    free_gone(b);
+    sheaf__cuda_graphs_free(b->graphs);
     sheaf__cuda_blas_free(b->q.blas);
-    sheaf__cuda_times_free(b->times, b->device->name);
     sheaf__cuda_inputs_free(b->inputs);
-    free_retired(b);
-    if (b->q.work) cudaFree(b->q.work);
     if (b->fault) cudaFreeHost(b->fault);
     if (b->copied) cudaEventDestroy(b->copied);
     if (b->q.stream) cudaStreamDestroy(b->q.stream);
-    free(b->scratch);
-    free(b->gone);
     free(b);
 }
 
@@ -847,13 +394,15 @@ enum sheaf_status sheaf__cuda_backend_new(struct sheaf__cuda_device *device, con
     enum sheaf_status st = parse_params(device->name, params, on);
     if (st) return st;
     struct backend *b = (struct backend *)calloc(1, sizeof *b);
-    if (!b) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: no memory", device->name);
+    if (b) b->graphs = sheaf__cuda_graphs_new(&b->q, {on[GRAPHS], on[FUSE], on[TIMES]});
+    if (!b || !b->graphs) {
+        free(b);
+        return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: no memory", device->name);
+    }
     b->base.iface = &backend_i;
     b->base.device = &device->base;
     b->base.context = b;
     b->device = device;
-    b->graphs = on[GRAPHS] && !on[TIMES]; /* a capture has no times of its nodes */
-    b->fuse = on[FUSE];
     b->says_counts = on[COUNTS];
     b->q.device = device;
     b->q.ahead =
@@ -874,7 +423,6 @@ enum sheaf_status sheaf__cuda_backend_new(struct sheaf__cuda_device *device, con
         backend_free(&b->base);
         return st;
     }
-    if (on[TIMES]) b->times = sheaf__cuda_times_new();
     sheaf__cuda_reach_peers(device);
     if (on[BLAS]) sheaf__cuda_blas_new(device, &b->q.blas);
     *out = &b->base;

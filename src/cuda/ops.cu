@@ -122,3 +122,11 @@ enum sheaf_status sheaf__cuda_check_node(const struct sheaf__cuda_device *device
         if (node->src[i]) st = check_place(device, node->src[i], node);
     return st;
 }
+
+enum sheaf_status sheaf__cuda_launched(const struct sheaf__cuda_queue *q,
+                                       const struct sheaf_tensor *dst) {
+    const cudaError_t e = cudaGetLastError();
+    return e ? sheaf__cuda_error(q->device->name, e, "starting %s '%s'", sheaf_op_desc(dst),
+                                 dst->name)
+             : SHEAF_STATUS_SUCCESS;
+}
