@@ -38,11 +38,7 @@ static __global__ void __launch_bounds__(THREADS, 8)
                       hk = (at.groups.skip + head) / at.groups.each;
         const Row from = {query, head, s}, kv = {0, hk, s};
         const char *qp = row_data(at.q, from), *kp = row_data(at.k, kv), *vp = row_data(at.v, kv);
-        const char *mp = NULL;
-        if (at.mask.data) {
-            const Row m = {query, head % at.mask.ne[2], s % at.mask.ne[3]};
-            mp = row_data(at.mask, m);
-        }
+        const char *mp = mask_row(at, from);
         const float slope = alibi_slope(at.max_bias, at.base + head, at.n_head);
         float max = -INFINITY, sum = 0.0f;
         __syncthreads(); /* the row before has been written */

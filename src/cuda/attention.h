@@ -25,6 +25,15 @@ HD int64_t first_head(const Attention &at, int64_t hk) {
     return head < 0 ? 0 : head < at.q.ne[2] ? head : at.q.ne[2];
 }
 
+/* The mask of a row of q; NULL: there is none. Heads and sequences may share masks. Few enough for 32 bits, whose
+ * remainders take a third of the instructions. */
+static __device__ __forceinline__ const char *mask_row(const Attention &at, const Row &of) {
+    if (!at.mask.data) return NULL;
+    const Row from = {of.i1, (unsigned)of.i2 % (unsigned)at.mask.ne[2],
+                      (unsigned)of.i3 % (unsigned)at.mask.ne[3]};
+    return row_data(at.mask, from);
+}
+
 /* The weight of a part with the largest score `max` and this sum of weights, where `best` is the largest of all parts:
  * 0 of one that saw no key, but not if its sum is not a number. */
 static __device__ __forceinline__ float part_weight(float max, float sum, float best) {

@@ -263,12 +263,7 @@ static __device__ __forceinline__ Rows<R> begin_rows(const Attention &at, const 
         const bool mine = g + 8 * r < place.n_rows;
         const Row from = query_of(place, mine ? g + 8 * r : 0);
         const float *x = (const float *)(const void *)row_data(at.q, from) + 2 * t;
-        rows.mask[r] = NULL;
-        if (at.mask.data) {
-            const Row of = {from.i1, (unsigned)from.i2 % (unsigned)at.mask.ne[2],
-                            (unsigned)place.s % (unsigned)at.mask.ne[3]};
-            rows.mask[r] = row_data(at.mask, of);
-        }
+        rows.mask[r] = mask_row(at, from);
         rows.last[r] = mine ? place.last : 0;
         load_biases(loaded[r], at, rows.mask[r], rows.closed, first + 2 * t, rows.last[r]);
 #pragma unroll

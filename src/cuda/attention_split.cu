@@ -279,11 +279,7 @@ static __device__ __forceinline__ Rows<RT> begin_rows(const Attention &at, const
         rows.max[r] = -INFINITY;
         rows.sum[r] = 0.0f;
         rows.slope[r] = alibi_slope(at.max_bias, at.base + from.i2, at.n_head);
-        rows.mask[r] = NULL;
-        if (at.mask.data) {
-            const Row of = {from.i1, from.i2 % at.mask.ne[2], place.s % at.mask.ne[3]};
-            rows.mask[r] = row_data(at.mask, of);
-        }
+        rows.mask[r] = mask_row(at, from);
     }
     return rows;
 }

@@ -71,13 +71,12 @@ static __device__ __forceinline__ float power_of_two(float x) {
 #endif
 }
 
-/* The row of the mask for row m of a K/V head. */
-static __device__ __forceinline__ const char *mask_row(const Attention &at, int first, int group,
-                                                       int s, int m) {
-    const Row from = {m / group, (first + m % group) % (int)at.mask.ne[2], s % (int)at.mask.ne[3]};
-    return row_data(at.mask, from);
+/* Row m of a K/V head, whose query heads are `group` from `first` on. */
+HD Row row_of_group(int first, int group, int s, int m) {
+    const Row row = {m / group, first + m % group, s};
+    return row;
 }
-/* Element `key` of such a row; TYPE: F16 or F32. */
+/* Element `key` of its mask; TYPE: F16 or F32. */
 template <int TYPE> HD float mask_at(const char *mask, int key) {
     return load_plain(TYPE, mask + (size_t)key * (TYPE == SHEAF_TYPE_F32 ? 4 : 2));
 }
@@ -97,12 +96,12 @@ static __global__ void seen_kernel(Attention at, Table table, int rows, int head
     /* rows of one query have the same mask unless heads differ in it */
     const bool by_query = at.mask.ne[2] == 1;
     const int n = by_query ? (end - 1) / group - m0 / group + 1 : end - m0;
-    const char *first_mask = mask_row(at, first, group, s, m0);
+    const char *first_mask = mask_row(at, row_of_group(first, group, s, m0));
     bool seen[2] = {false, false}, plain = true;
 #pragma unroll 8
     for (int r = 0; r < n; r++) {
         const char *mask = by_query ? first_mask + (size_t)r * at.mask.nb[1]
-                                    : mask_row(at, first, group, s, m0 + r);
+                                    : mask_row(at, row_of_group(first, group, s, m0 + r));
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const int key = tile * KEYS + lane + 32 * i;
@@ -206,7 +205,7 @@ static __device__ __forceinline__ void load_q(uint16_t *q, const Attention &at, 
         const int row = i / PIECES, piece = i % PIECES, m = m0 + row;
         float x[8] = {0, 0, 0, 0, 0, 0, 0, 0};
         if (m < n_rows) {
-            const Row from = {m / group, first + m % group, s};
+            const Row from = {m / group, first + m % group, s}; /* by row_of_group 13 registers more */
             const char *p = row_data(at.q, from) + (size_t)(piece * 8) * at.q.nb[0];
             if (whole) {
                 const float4 a = ((const float4 *)(const void *)p)[0];
@@ -276,7 +275,7 @@ static __device__ __forceinline__ void finish_scores(float (&x)[KEYS / 8][4], co
         const int m = m0 + 8 * h;
         float b[KEYS / 8][2], slope = LOG2_E;
         if (m < n_rows && at.mask.data) {
-            const char *mask = mask_row(at, first, group, s, m);
+            const char *mask = mask_row(at, row_of_group(first, group, s, m));
             if (at.mask.type == SHEAF_TYPE_F16) {
                 load_mask<SHEAF_TYPE_F16>(b, mask, key, t);
             } else {
