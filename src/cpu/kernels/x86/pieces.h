@@ -112,8 +112,8 @@ INLINE void pieces_of_ternary(const struct sheaf__block_tq1_0 *b, __m512i *q) {
 }
 
 INLINE __m512 pieces_half(uint16_t d) { return _mm512_cvtph_ps(_mm256_set1_epi16((int16_t)d)); }
-INLINE __m512 scales_of_pieces(__m128i lanes, uint16_t d) {
-    return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(lanes)), pieces_half(d));
+INLINE __m512 scales_of_pieces(__m128i lanes, __m512 d) {
+    return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(lanes)), d);
 }
 #define SAME(B) (B)
 INLINE __m128i lanes_of_pieces(__m128i bytes) {
@@ -124,7 +124,9 @@ INLINE __m128i lanes_of_pieces(__m128i bytes) {
 /* In the order of repacked.c two bits v of each of 64 bytes are those of vector v, so that a piece has no field, and
  * third bits are as the fifth bits of eights.h. */
 INLINE void pieces_of_2_repacked(const uint8_t *qs, __m512i *q) {
-    const __m512i x = load512(qs), three = _mm512_set1_epi8(3);
+    __m512i x = load512(qs);
+    const __m512i three = _mm512_set1_epi8(3);
+    __asm__("" : "+v"(x)); /* gcc would load it four times, across lines */
     EACH_4(q) = _mm512_and_si512(v ? _mm512_srli_epi16(x, 2 * v) : x, three);
 }
 INLINE void pieces_of_3_repacked(const struct sheaf__block_q3_k *b, __m512i *q) {
@@ -145,8 +147,10 @@ INLINE void unpack_pieces(enum sheaf_type type, const char *w, __m512i *q, __m51
 #else
         pieces_of_2(b->qs, q);
 #endif
-        *s = scales_of_pieces(_mm_and_si128(x, low), b->d);
-        *m = scales_of_pieces(_mm_and_si128(_mm_srli_epi16(x, 4), low), b->dmin);
+        const __m128 d = _mm_cvtph_ps(_mm_loadu_si32(&b->d)); /* and dmin */
+        *s = scales_of_pieces(_mm_and_si128(x, low), _mm512_broadcastss_ps(d));
+        *m = scales_of_pieces(_mm_and_si128(_mm_srli_epi16(x, 4), low),
+                              _mm512_broadcastss_ps(_mm_movehdup_ps(d)));
     } else if (type == SHEAF_TYPE_Q3_K) {
         const struct sheaf__block_q3_k *b = (const void *)w;
 #if defined(KERNELS_REPACKED)
@@ -154,11 +158,11 @@ INLINE void unpack_pieces(enum sheaf_type type, const char *w, __m512i *q, __m51
 #else
         pieces_of_3(b, q);
 #endif
-        *s = scales_of_pieces(lanes_of_pieces(q3_k_scales(b->scales)), b->d);
+        *s = scales_of_pieces(lanes_of_pieces(q3_k_scales(b->scales)), pieces_half(b->d));
     } else if (type == SHEAF_TYPE_Q6_K) {
         const struct sheaf__block_q6_k *b = (const void *)w;
         pieces_of_6(b, q);
-        *s = scales_of_pieces(lanes_of_pieces(load128(b->scales)), b->d);
+        *s = scales_of_pieces(lanes_of_pieces(load128(b->scales)), pieces_half(b->d));
     } else if (type == SHEAF_TYPE_TQ1_0) {
         const struct sheaf__block_tq1_0 *b = (const void *)w;
         pieces_of_ternary(b, q);
@@ -184,26 +188,10 @@ INLINE __m512 end_of_pieces(enum sheaf_type type, __m512 sums, __m512 mins) {
     return type == SHEAF_TYPE_Q2_K ? v_sub(sums, mins) : sums;
 }
 
-/* Lanes of 16 products of four vectors of weights with a column. */
-INLINE __m512 dot_pieces(enum sheaf_type type, const __m512i *q,
-                         const struct sheaf__act_digits *y) {
-    __m512i high = _mm512_setzero_si512(), mid = high;
-    if (type == SHEAF_TYPE_Q3_K && !has_fields(type))
-        mid = _mm512_slli_epi32(load512(y->digit[LESS_TQ1_0][2]), 2);
-    else if (type != SHEAF_TYPE_Q2_K)
-        mid = load512(y->digit[pieces_less_of(type)][2]);
-    UNROLL for (int v = 0; v < 4; v++) {
-        high = _mm512_dpbusd_epi32(high, q[v], load512(y->digit[v][0]));
-        mid = _mm512_dpbusd_epi32(mid, q[v], load512(y->digit[v][1]));
-    }
-    return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, 8), mid));
-}
-
-/* What sums of rounded products begin with because of the offset, as pieces_less has it. */
+/* What the sum of a piece begins with because of the offset of signed weights, as pieces_less has it. */
 #define LESS_2(B) (2 * FIELD(B))
 #define LESS_3(B) (PLACE_3(B) + 2)
-INLINE __m512i less_of_pieces(enum sheaf_type type, const struct sheaf__act_bytes *y) {
-    if (type == SHEAF_TYPE_Q2_K) return _mm512_setzero_si512();
+INLINE __m512i less_of_bytes(enum sheaf_type type, const struct sheaf__act_bytes *y) {
     const __m512i minus = load512(y->minus_sums);
     return type == SHEAF_TYPE_Q6_K    ? _mm512_slli_epi32(minus, 5)
            : type == SHEAF_TYPE_Q3_K  ? has_fields(type) ? _mm512_sllv_epi32(minus, PIECES(LESS_3))
@@ -213,41 +201,75 @@ INLINE __m512i less_of_pieces(enum sheaf_type type, const struct sheaf__act_byte
 }
 
 /* y: of digits or of bytes. */
-INLINE void add_pieces(enum sheaf_type type, enum sheaf__act act, const __m512i *q, __m512 s,
-                       __m512 m, const void *y, __m512 *acc, __m512 *mins) {
+INLINE __m512i less_of_pieces(enum sheaf_type type, enum sheaf__act act, const void *y) {
+    const struct sheaf__act_digits *digits = y;
+    if (type == SHEAF_TYPE_Q2_K) return _mm512_setzero_si512();
+    if (act == SHEAF__ACT_BYTES) return less_of_bytes(type, y);
+    if (type == SHEAF_TYPE_Q3_K && !has_fields(type))
+        return _mm512_slli_epi32(load512(digits->digit[LESS_TQ1_0][2]), 2);
+    return load512(digits->digit[pieces_less_of(type)][2]);
+}
+
+/* Vector v of a column: bytes, or a digit. */
+INLINE const void *column_vector(enum sheaf__act act, const void *y, int v, int digit) {
+    const struct sheaf__act_digits *digits = y;
+    const struct sheaf__act_bytes *bytes = y;
+    return act == SHEAF__ACT_BYTES ? (const void *)(bytes->x + 64 * v) : digits->digit[v][digit];
+}
+/* What the digits of a block have summed, or its bytes (low alone). */
+INLINE void add_sums(enum sheaf_type type, enum sheaf__act act, __m512i high, __m512i low, __m512 s,
+                     __m512 m, const void *y, __m512 *acc, __m512 *mins) {
     const struct sheaf__act_digits *digits = y;
     const struct sheaf__act_bytes *bytes = y;
     const bool rounded = act == SHEAF__ACT_BYTES;
-    const v_f dot =
-        rounded ? dot_bytes(less_of_pieces(type, bytes), q, bytes) : dot_pieces(type, q, digits);
-    *acc = v_fma(dot, v_mul(s, v_load(rounded ? bytes->lane_d : digits->lane_d)), *acc);
+    if (!rounded) low = _mm512_add_epi32(_mm512_slli_epi32(high, 8), low);
+    *acc = v_fma(_mm512_cvtepi32_ps(low),
+                 v_mul(s, v_load(rounded ? bytes->lane_d : digits->lane_d)), *acc);
     if (type == SHEAF_TYPE_Q2_K)
         *mins = v_fma(m, v_load(rounded ? bytes->lane_sums : digits->sums16), *mins);
 }
 
-/* One column. A block is unpacked while the one before it is multiplied, since a CPU looks only so far ahead
- * for instructions that need not wait (a Zen 4 some two blocks). */
-INLINE float digits_pieces(enum sheaf_type type, enum sheaf__act act, int64_t k, const char *w,
-                           struct fetch fetch, const char *y) {
-    const size_t block = size_256(type), part = act_size_256(act);
-    __m512 acc = v_set1(0.0f), mins = acc, s = acc, m = acc;
-    __m512i q[4];
-    if (k == 0) return 0.0f;
-    fetch_lines(fetch, w, block);
-    unpack_pieces(type, w, q, &s, &m);
-    for (int64_t left = k / SHEAF__QK_K - 1; left > 0; left--, y += part) {
-        __m512i next[4];
-        __m512 next_s, next_m = m;
-        w += block;
-        fetch_lines(fetch, w, block);
-        unpack_pieces(type, w, next, &next_s, &next_m);
-        add_pieces(type, act, q, s, m, y, &acc, &mins);
-        EACH_4(q) = next[v];
-        s = next_s;
-        m = next_m;
+INLINE void add_pieces(enum sheaf_type type, enum sheaf__act act, const __m512i *q, __m512 s,
+                       __m512 m, const void *y, __m512 *acc, __m512 *mins) {
+    __m512i high = _mm512_setzero_si512(), low = less_of_pieces(type, act, y);
+    UNROLL for (int v = 0; v < 4; v++) {
+        if (act == SHEAF__ACT_DIGITS)
+            high = _mm512_dpbusd_epi32(high, q[v], load512(column_vector(act, y, v, 0)));
+        low = _mm512_dpbusd_epi32(low, q[v], load512(column_vector(act, y, v, 1)));
     }
-    add_pieces(type, act, q, s, m, y, &acc, &mins);
-    return v_sum(end_of_pieces(type, acc, mins));
+    add_sums(type, act, high, low, s, m, y, acc, mins);
+}
+
+/* One row or two, for both of which a vector of the column is loaded once. */
+INLINE void few_rows_by_pieces(enum sheaf_type type, enum sheaf__act act, int rows, int64_t k,
+                               const char *w, size_t w_stride, struct fetch fetch, const char *y,
+                               float *out) {
+    const size_t block = size_256(type), part = act_size_256(act);
+    __m512 acc[2], mins[2];
+    UNROLL for (int r = 0; r < rows; r++) acc[r] = mins[r] = v_set1(0.0f);
+    for (int64_t left = k / SHEAF__QK_K; left > 0; left--, w += block, y += part) {
+        __m512i q[2][4], high[2], low[2];
+        __m512 s[2], m[2];
+        UNROLL for (int r = 0; r < rows; r++) {
+            fetch_lines(fetch, w + (size_t)r * w_stride, block);
+            unpack_pieces(type, w + (size_t)r * w_stride, q[r], &s[r], &m[r]);
+            high[r] = _mm512_setzero_si512();
+            low[r] = less_of_pieces(type, act, y);
+        }
+        UNROLL for (int v = 0; v < 4; v++) {
+            UNROLL for (int digit = act == SHEAF__ACT_BYTES; digit < 2; digit++) {
+                __m512i x = load512(column_vector(act, y, v, digit));
+                __asm__("" : "+v"(x)); /* gcc would load it for each row */
+                UNROLL for (int r = 0; r < rows; r++) {
+                    __m512i *sum = digit ? &low[r] : &high[r];
+                    *sum = _mm512_dpbusd_epi32(*sum, q[r][v], x);
+                }
+            }
+        }
+        UNROLL for (int r = 0; r < rows; r++)
+            add_sums(type, act, high[r], low[r], s[r], m[r], y, &acc[r], &mins[r]);
+    }
+    UNROLL for (int r = 0; r < rows; r++) out[r] = v_sum(end_of_pieces(type, acc[r], mins[r]));
 }
 
 INLINE void rows_by_pieces(enum sheaf_type type, enum sheaf__act act, int64_t k, const void *w,
@@ -255,8 +277,12 @@ INLINE void rows_by_pieces(enum sheaf_type type, enum sheaf__act act, int64_t k,
                            float *const *out) {
     for (int c = 0; c < nc; c++) {
         const char *row = w;
+        int64_t r = 0;
         BY_FETCH_OFTEN(2, FETCH_AHEAD, bytes_of_weights(type, k), w_stride,
-                       for (int64_t r = 0; r < nr; r++, row += w_stride) out[c][r] =
-                           digits_pieces(type, act, k, row, fetch, cols[c]));
+                       for (; r + 1 < nr; r += 2, row += 2 * w_stride) few_rows_by_pieces(
+                           type, act, 2, k, row, w_stride, fetch, cols[c], out[c] + r));
+        BY_FETCH_OFTEN(2, FETCH_AHEAD, bytes_of_weights(type, k), w_stride,
+                       for (; r < nr; r++, row += w_stride) few_rows_by_pieces(
+                           type, act, 1, k, row, w_stride, fetch, cols[c], out[c] + r));
     }
 }
