@@ -670,6 +670,35 @@ Test(comm, cells_name_no_memory_that_there_is_not) {
     }
 }
 
+/* A group of one member: of rank 1, or of rank 2, which loads. */
+Test(comm, knows_that_the_rank_of_a_member_loads) {
+    enum { RANKS = 3, LOADS = 2 };
+    struct sheaf__world *w = sheaf__world();
+    w->size = RANKS;
+    w->limit_ns[SHEAF_PHASE_LOAD] = 1000;
+    struct sheaf__board *board = aligned_alloc(SHEAF__LINE, sheaf__board_bytes());
+    cr_assert_not_null(board);
+    memset(board, 0, sheaf__board_bytes());
+    sheaf__board_place(board);
+    struct sheaf__line *l = sheaf__line(LOADS);
+    for (int r = 0; r < RANKS; r++) {
+        const struct sheaf_comm comm = {.n = 1, .rank_of = &r};
+        const struct sheaf__call c = {.comm = (struct sheaf_comm *)&comm};
+        l->phase = SHEAF_PHASE_LOAD;
+        l->kind = SHEAF__KIND_NONE;
+        l->since_ns = 5;
+        cr_expect_eq(sheaf__group_loads(&c, 1004), r == LOADS, "rank %d", r);
+        cr_expect_not(sheaf__group_loads(&c, 1005), "it has had its time");
+        l->kind = SHEAF__KIND_EXCHANGE; /* it waits for others itself */
+        cr_expect_not(sheaf__group_loads(&c, 1004), "rank %d", r);
+        l->kind = SHEAF__KIND_NONE;
+        l->phase = SHEAF_PHASE_PLAN;
+        cr_expect_not(sheaf__group_loads(&c, 1004), "rank %d", r);
+    }
+    sheaf__board_place(NULL);
+    free(board);
+}
+
 static const struct sheaf_comm_what step7 = {7, "ffn"};
 
 Test(comm, thread_that_never_comes) {
@@ -1232,6 +1261,10 @@ Test(comm_faults, rank_that_is_stopped, .timeout = 120) {
 Test(comm_faults, rank_in_another_collective, .timeout = 120) {
     for (const char *const *on = transports(0); *on; on++)
         expect_message(*on, "kind", "all_reduce", "barrier");
+    /* the second of its host is not named by its place there */
+    const int rc = run_fault_of(2, "SHEAF_COMM_TRANSPORT=hosts:0,1,1", "kind", 2048);
+    cr_expect(run_returns(rc, 1), "status %d\n%s", rc, out);
+    cr_expect(strstr(out, "rank 1 (") && strstr(out, "rank 2 ("), "%s", out);
 }
 Test(comm_faults, rank_with_another_size, .timeout = 120) {
     for (const char *const *on = transports(1); *on; on++) {
