@@ -35,7 +35,7 @@ static const struct network {
 };
 
 static bool inside(uint32_t address, struct network n) {
-    return n.bits == 0 || (address ^ n.address) >> (32 - n.bits) == 0;
+    return (address ^ n.address) >> (32 - n.bits) == 0;
 }
 
 bool sheaf__address_is_public(uint32_t address) {
@@ -63,7 +63,7 @@ static bool parse_network(const char *text, struct network *out) {
     if ((slash = strchr(copy, '/'))) {
         *slash = 0;
         bits = strtol(slash + 1, &end, 10);
-        if (end == slash + 1 || *end || bits < 1 || bits > 32) return false;
+        if (*end || bits < 1 || bits > 32) return false;
     }
     if (inet_pton(AF_INET, copy, &in) != 1) return false;
     *out = (struct network){ntohl(in.s_addr), (int)bits};

@@ -96,12 +96,9 @@ static bool draw(uint8_t nonce[NONCE_BYTES]) {
 static void adopt(struct sheaf__peer *p, struct sheaf__peer *line) {
     const int on = 1;
     const unsigned limit = (unsigned)(sheaf__world()->heartbeat_ns / 1000000u);
-    p->fd = line->fd;
-    p->n_in = line->n_in;
-    p->n_out = line->n_out;
-    memcpy(p->in, line->in, line->n_in);
-    memcpy(p->out, line->out, line->n_out);
-    p->heard = sheaf__time_ns();
+    line->rank = p->rank;
+    line->heard = sheaf__time_ns();
+    *p = *line;
     line->fd = -1;
     setsockopt(p->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     setsockopt(p->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit, sizeof limit);
@@ -111,8 +108,7 @@ static void adopt(struct sheaf__peer *p, struct sheaf__peer *line) {
 
 static struct sheaf__peer *expected(const struct sheaf__gate *g, int rank) {
     for (int i = 0; i < g->n_peers; i++)
-        if (g->peers[i].rank == rank && g->peers[i].fd < 0 && rank > sheaf__world()->rank)
-            return &g->peers[i];
+        if (g->peers[i].rank == rank && g->peers[i].fd < 0) return &g->peers[i];
     return NULL;
 }
 
@@ -130,7 +126,7 @@ static bool take_hello(const struct sheaf__gate *g, struct stranger *s, const ui
 
 static bool take_proof(const struct sheaf__gate *g, struct stranger *s, const uint8_t *proof) {
     uint8_t want[SHEAF__SHA_BYTES];
-    struct sheaf__peer *p = s->rank < 0 ? NULL : expected(g, s->rank);
+    struct sheaf__peer *p = expected(g, s->rank);
     if (!p) return false;
     prove(g, 'H', sheaf__world()->rank, s->rank, s->theirs, s->ours, want);
     if (!same_proof(want, proof)) return false;
@@ -268,9 +264,9 @@ static enum sheaf_status serve_attempt(const struct sheaf__gate *g, struct attem
         for (int i = 0; i < a->n_tried; i++) shut(&a->line[i]);
         return SHEAF_STATUS_SUCCESS;
     }
-    const bool any = under_way(a);
-    if (more_addresses(a) && (!any || now > a->since[a->n_tried - 1] + NEXT_NS)) begin_try(a, now);
-    if (any || under_way(a) || more_addresses(a)) return SHEAF_STATUS_SUCCESS;
+    if (more_addresses(a) && (!under_way(a) || now > a->since[a->n_tried - 1] + NEXT_NS))
+        begin_try(a, now);
+    if (under_way(a) || more_addresses(a)) return SHEAF_STATUS_SUCCESS;
     return sheaf_set_error(SHEAF_STATUS_IO,
                            "start: no control connection to %s (%s); hosts must reach each other "
                            "by TCP at any port, SHEAF_CONTROL_ADDRESS names the network to use",
@@ -311,14 +307,12 @@ static enum sheaf_status begin_attempts(struct sheaf__gate *g, const uint8_t *of
         g->n_attempts = 0;
         return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "start: out of memory");
     }
-    struct attempt *a = g->attempts;
-    for (int i = 0; i < g->n_peers; i++) {
-        if (g->peers[i].rank >= me) continue;
+    for (int i = 0; i < g->n_attempts; i++) { /* the lower ranks come first */
+        struct attempt *a = &g->attempts[i];
         for (int k = 0; k < TRIES; k++) a->line[k].fd = -1;
         a->peer = &g->peers[i];
         a->offer = offers + (size_t)g->peers[i].rank * SHEAF__OFFER_BYTES;
         a->tried = (struct sheaf__text){a->why, sizeof a->why, 0};
-        a++;
     }
     return SHEAF_STATUS_SUCCESS;
 }
@@ -332,8 +326,7 @@ enum sheaf_status sheaf__gate_meet(struct sheaf__gate *g, const uint8_t *offers,
     while (!st) {
         const uint64_t now = sheaf__time_ns();
         serve_strangers(g, now);
-        for (int i = 0; i < g->n_attempts && !st; i++)
-            if (g->attempts[i].peer->fd < 0) st = serve_attempt(g, &g->attempts[i], now);
+        for (int i = 0; i < g->n_attempts && !st; i++) st = serve_attempt(g, &g->attempts[i], now);
         const struct sheaf__peer *p = missing(g);
         if (st || !p) return st;
         if (sheaf__has_failed(sheaf__world())) return sheaf__report_failure();
