@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/tcp.h>
@@ -140,20 +141,21 @@ struct claim {
 };
 enum { HELLO_BYTES = 20, NUMBER_BYTES = 16, PROOF_BYTES = SHEAF__SHA_BYTES };
 
-/* Of rank 1, which listens, or of rank 2; by the numbers of both. */
-static void prove(char side, const uint8_t *of_2, const uint8_t *of_1, uint8_t *out) {
-    uint8_t text[9 + 2 * NUMBER_BYTES] = {(uint8_t)side, 1, 0, 0, 0, 2};
-    memcpy(text + 9, of_2, NUMBER_BYTES);
-    memcpy(text + 9 + NUMBER_BYTES, of_1, NUMBER_BYTES);
+/* Of rank `low`, which listens, or of rank `high`; by the numbers of both. */
+static void prove(char side, uint8_t low, uint8_t high, const uint8_t *of_high,
+                  const uint8_t *of_low, uint8_t *out) {
+    uint8_t text[9 + 2 * NUMBER_BYTES] = {(uint8_t)side, low, 0, 0, 0, high};
+    memcpy(text + 9, of_high, NUMBER_BYTES);
+    memcpy(text + 9 + NUMBER_BYTES, of_low, NUMBER_BYTES);
     sheaf__hmac(secret, sizeof secret, text, sizeof text, out);
 }
 
 /* Leaves the process if the answer is no proof of rank 1, or has the number of an earlier one. */
-static void check_challenge(const struct sheaf__peer *line, const uint8_t *nonce) {
+static void check_challenge(const struct sheaf__peer *line, uint8_t rank, const uint8_t *nonce) {
     static uint8_t last[NUMBER_BYTES];
     uint8_t want[PROOF_BYTES];
     const uint8_t *data = sheaf__frame_data(line);
-    prove('L', nonce, data, want);
+    prove('L', 1, rank, nonce, data, want);
     if (memcmp(want, data + NUMBER_BYTES, sizeof want)) _exit(10);
     if (!memcmp(last, data, NUMBER_BYTES)) _exit(11);
     memcpy(last, data, NUMBER_BYTES);
@@ -171,8 +173,8 @@ static int answer_to(const struct claim *c, const uint8_t *own) {
     sheaf__frame_send(&line, c->first, hello, c->hello);
     int type = wait_for_frame(&line, &size);
     if (type == SHEAF__CHALLENGE && size == NUMBER_BYTES + PROOF_BYTES) {
-        check_challenge(&line, hello + 4);
-        prove(c->side, hello + 4, sheaf__frame_data(&line), proof);
+        check_challenge(&line, c->rank, hello + 4);
+        prove(c->side, 1, c->rank, hello + 4, sheaf__frame_data(&line), proof);
         proof[PROOF_BYTES - 1] ^= c->last;
         sheaf__frame_drop(&line, size);
         if (c->again) sheaf__frame_send(&line, SHEAF__HELLO, hello, HELLO_BYTES);
@@ -192,7 +194,8 @@ Test(gate, believes_no_part_of_a_proof, .timeout = 60) {
         {2, SHEAF__HELLO, 1, 'H', HELLO_BYTES, PROOF_BYTES, false},
         {2, SHEAF__HELLO, 0, 'L', HELLO_BYTES, PROOF_BYTES, false},
         {1, SHEAF__HELLO, 0, 'H', HELLO_BYTES, PROOF_BYTES, false},
-        {3, SHEAF__HELLO, 0, 'H', HELLO_BYTES, PROOF_BYTES, false},
+        {3, SHEAF__HELLO, 0, 'H', HELLO_BYTES, PROOF_BYTES, false}, /* is connected already */
+        {4, SHEAF__HELLO, 0, 'H', HELLO_BYTES, PROOF_BYTES, false}, /* no peer */
         {2, SHEAF__BEAT, 0, 'H', HELLO_BYTES, PROOF_BYTES, false},
         {2, SHEAF__PROOF, 0, 'H', PROOF_BYTES, PROOF_BYTES, false},
         {2, SHEAF__HELLO, 0, 'H', HELLO_BYTES + 1, PROOF_BYTES, false},
@@ -200,11 +203,12 @@ Test(gate, believes_no_part_of_a_proof, .timeout = 60) {
         {2, SHEAF__HELLO, 0, 'H', HELLO_BYTES, PROOF_BYTES, true},
     };
     static const struct claim truth = {2, SHEAF__HELLO, 0, 'H', HELLO_BYTES, PROOF_BYTES, false};
-    struct sheaf__peer one;
+    struct sheaf__peer peers[2], *one = &peers[0];
     uint8_t own[SHEAF__OFFER_BYTES] = {0}, offers[64] = {0};
-    struct sheaf__gate *g = gate_of(0, &one);
-    sheaf__world()->rank = 1;
-    one.rank = 2;
+    sheaf__gate_free(gate_of(1, one));
+    one->rank = 2;
+    peers[1] = (struct sheaf__peer){.rank = 3, .fd = dup(0)};
+    struct sheaf__gate *g = sheaf__gate_new(peers, 2);
     cr_assert_eq(sheaf__gate_open(g, own), SHEAF_STATUS_SUCCESS);
     const uint64_t before = sheaf__time_ns();
     const pid_t pid = fork();
@@ -218,16 +222,79 @@ Test(gate, believes_no_part_of_a_proof, .timeout = 60) {
     }
     cr_expect_eq(sheaf__gate_meet(g, offers, secret), SHEAF_STATUS_SUCCESS);
     sheaf__gate_free(g);
-    cr_assert_geq(one.fd, 0);
-    cr_expect_gt(one.heard, before);
+    cr_assert_geq(one->fd, 0);
+    cr_expect_eq(one->rank, 2);
+    cr_expect_gt(one->heard, before);
     unsigned limit = 0;
     cr_expect(
-        !getsockopt(one.fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit, &(socklen_t){sizeof limit}));
+        !getsockopt(one->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit, &(socklen_t){sizeof limit}));
     cr_expect_eq(limit, 3000, "%u ms of silence", limit);
+    int at_once = 0;
+    cr_expect(
+        !getsockopt(one->fd, IPPROTO_TCP, TCP_NODELAY, &at_once, &(socklen_t){sizeof at_once}));
+    cr_expect(at_once, "a sign of life waits for the answer to the one before");
     size_t size;
-    cr_expect_eq(wait_for_frame(&one, &size), SHEAF__SPEAK);
-    sheaf__frame_send(&one, SHEAF__TOLD, NULL, 0);
+    cr_expect_eq(wait_for_frame(one, &size), SHEAF__SPEAK);
+    sheaf__frame_send(one, SHEAF__TOLD, NULL, 0);
     cr_expect_eq(end_of(pid), 0);
+}
+
+/* What rank 0 answers to the hello of rank 1. */
+struct answer {
+    uint8_t type, last; /* of the frame; a change of its end */
+    size_t size;
+};
+enum { CHALLENGE_BYTES = NUMBER_BYTES + PROOF_BYTES };
+
+/* Returns 0 if rank 1 has answered with its proof. */
+static int answer_hello(int fd, const struct answer *a) {
+    struct sheaf__peer line = {.fd = accept(fd, NULL, NULL)};
+    uint8_t nonce[NUMBER_BYTES], challenge[CHALLENGE_BYTES + 1] = "number of rank 0",
+                                                             want[PROOF_BYTES];
+    size_t size;
+    if (wait_for_frame(&line, &size) != SHEAF__HELLO || size != HELLO_BYTES) return 2;
+    memcpy(nonce, sheaf__frame_data(&line) + 4, sizeof nonce);
+    sheaf__frame_drop(&line, size);
+    prove('L', 0, 1, nonce, challenge, challenge + NUMBER_BYTES);
+    prove('H', 0, 1, nonce, challenge, want);
+    challenge[CHALLENGE_BYTES - 1] ^= a->last;
+    sheaf__frame_send(&line, a->type, challenge, a->size);
+    if (wait_for_frame(&line, &size) != SHEAF__PROOF) return 1;
+    return size == PROOF_BYTES && !memcmp(sheaf__frame_data(&line), want, sizeof want) ? 0 : 3;
+}
+
+/* A process that listens at rank 0's address, and has the secret. */
+Test(gate, believes_no_part_of_a_challenge, .timeout = 60) {
+    static const struct answer answers[] = {
+        {SHEAF__CHALLENGE, 0, CHALLENGE_BYTES},
+        {SHEAF__CHALLENGE, 1, CHALLENGE_BYTES},
+        {SHEAF__CHALLENGE, 0, CHALLENGE_BYTES + 1},
+        {SHEAF__HELLO, 0, CHALLENGE_BYTES},
+    };
+    for (size_t i = 0; i < sizeof answers / sizeof *answers; i++) {
+        struct sheaf__peer zero;
+        uint8_t offers[2 * SHEAF__OFFER_BYTES] = {0};
+        uint16_t port;
+        const int fd = listener(&port);
+        cr_assert_eq(fcntl(fd, F_SETFL, 0), 0); /* it waits for the connection */
+        put_address(offers, 0x7f000001, port);
+        struct sheaf__gate *g = gate_of(1, &zero);
+        const uint64_t before = sheaf__time_ns();
+        const pid_t pid = fork();
+        cr_assert_geq(pid, 0);
+        if (!pid) {
+            alarm(30);
+            _exit(answer_hello(fd, &answers[i]));
+        }
+        cr_expect_eq(sheaf__gate_meet(g, offers, secret),
+                     i ? SHEAF_STATUS_IO : SHEAF_STATUS_SUCCESS, "case %zu", i);
+        cr_expect_eq(zero.heard > before, !i, "case %zu", i);
+        cr_expect(!i || strstr(sheaf_last_error(), "the process that answers is not that rank"),
+                  "case %zu: %s", i, sheaf_last_error());
+        sheaf__gate_free(g);
+        cr_expect_eq(end_of(pid), i ? 1 : 0, "case %zu", i);
+        close(fd);
+    }
 }
 
 /* Frames arrive in any pieces, several at once, and are refused if they are none. */
@@ -286,7 +353,7 @@ Test(frames, come_in_pieces_and_together) {
 
 /* Processes that connect and say nothing have taken every place: the oldest make room. */
 Test(gate, is_not_filled_by_strangers, .timeout = 30) {
-    enum { STRANGERS = 24 }; /* places are for one peer and 16 others */
+    enum { STRANGERS = 28 }; /* places are for one peer and 16 others */
     struct sheaf__peer one;
     uint8_t own[SHEAF__OFFER_BYTES] = {0}, offers[64] = {0};
     struct sheaf__gate *g = gate_of(0, &one);
@@ -343,6 +410,16 @@ Test(gate, gives_addresses_up, .timeout = 30) {
     close(full);
 }
 
+Test(gate, hears_of_a_rank_without_addresses, .timeout = 30) {
+    struct sheaf__peer zero;
+    uint8_t offers[2 * SHEAF__OFFER_BYTES] = {0};
+    struct sheaf__gate *g = gate_of(1, &zero);
+    cr_expect_eq(sheaf__gate_meet(g, offers, secret), SHEAF_STATUS_IO);
+    cr_expect(strstr(sheaf_last_error(), "rank 0 (it offers no address)"), "%s",
+              sheaf_last_error());
+    sheaf__gate_free(g);
+}
+
 Test(gate, ends_with_its_job, .timeout = 30) {
     struct sheaf__peer one;
     uint8_t offers[64] = {0};
@@ -371,7 +448,7 @@ Test(gate, waits_for_a_part_of_the_starts_limit, .timeout = 30) {
 
 /* In place of the C library's: interfaces of a host, and its name. */
 static const struct interface {
-    const char *name, *address;
+    const char *name, *address; /* NULL: it has none */
     unsigned flags;
 } * interfaces;
 static int n_interfaces;
@@ -394,12 +471,13 @@ int getifaddrs(struct ifaddrs **out) {
         struct sockaddr_in in;
     } *all = calloc((size_t)n_interfaces, sizeof *all);
     for (int k = 0; k < n_interfaces; k++) {
-        all[k].in = (struct sockaddr_in){.sin_family = AF_INET,
-                                         .sin_addr.s_addr = htonl(address(interfaces[k].address))};
+        const struct interface *i = &interfaces[k];
+        all[k].in.sin_family = strcmp(i->name, "link") ? AF_INET : AF_PACKET;
+        if (i->address) all[k].in.sin_addr.s_addr = htonl(address(i->address));
         all[k].i = (struct ifaddrs){.ifa_next = k + 1 < n_interfaces ? &all[k + 1].i : NULL,
-                                    .ifa_name = (char *)(uintptr_t)interfaces[k].name,
-                                    .ifa_flags = interfaces[k].flags,
-                                    .ifa_addr = (struct sockaddr *)&all[k].in};
+                                    .ifa_name = (char *)(uintptr_t)i->name,
+                                    .ifa_flags = i->flags,
+                                    .ifa_addr = i->address ? (struct sockaddr *)&all[k].in : NULL};
     }
     *out = &all->i;
     return 0;
@@ -447,31 +525,38 @@ Test(addresses, of_the_internet_are_public) {
 
 Test(addresses, are_those_of_the_launcher_or_of_the_setting) {
     static const struct interface host[] = {
-        {"lo", "127.0.0.1", IFF_UP},      {"eth0", "10.0.0.5", IFF_UP},
-        {"eth0:1", "10.0.0.5", IFF_UP},   {"eth1", "192.168.7.5", IFF_UP},
-        {"wan", "8.8.4.4", IFF_UP},       {"down", "10.9.9.9", 0},
-        {"docker0", "172.17.0.1", IFF_UP}};
+        {"lo", "127.0.0.1", IFF_UP},       {"eth0", "10.0.0.5", IFF_UP},
+        {"eth0:1", "10.0.0.5", IFF_UP},    {"eth1", "192.168.7.5", IFF_UP},
+        {"wan", "8.8.4.4", IFF_UP},        {"down", "10.9.9.9", 0},
+        {"docker0", "172.17.0.1", IFF_UP}, {"tun0", NULL, IFF_UP},
+        {"link", "10.0.0.9", IFF_UP}};
     static const struct {
         const char *setting, *uri, *name, *want;
     } cases[] = {
         {NULL, "1.0;tcp://10.0.0.5,192.168.7.5:3333", "x", "10.0.0.5 192.168.7.5"},
         {NULL, "1.0;tcp://192.168.7.5:3333;ud://7.1", "x", "192.168.7.5"},
-        {NULL, "1.0;tcp://192.168.7.5", "x", "192.168.7.5"},              /* without a port */
+        {NULL, "1.0;tcp://192.168.7.5", "x", "192.168.7.5"}, /* without a port */
+        {NULL, "1.0;tcp://192.168.7.5;ud://10.0.0.5", "x", "192.168.7.5"},
         {NULL, "1.0;tcp://10.9.9.9:3333", "x", "has no private address"}, /* it is down */
         {NULL, "1.0;tcp://8.8.4.4:3333", "x", "has no private address"},
         {NULL, "1.0;tcp://127.0.0.1:3333", "x", "has no private address"},
         {NULL, NULL, "192.168.7.5", "192.168.7.5"},
+        {NULL, "1.0;tcp://10.0.0.5:3333", "192.168.7.5", "10.0.0.5"},
+        {NULL, NULL, "", "10.0.0.5 192.168.7.5 172.17.0.1"}, /* neither says anything */
         {"10.0.0.5", "1.0;tcp://192.168.7.5:1", "x", "10.0.0.5"},
         {"172.16.0.0/12", NULL, "x", "172.17.0.1"},
         {"8.8.4.4", NULL, "x", "8.8.4.4"}, /* public, but named */
         {"127.0.0.0/8", NULL, "x", "127.0.0.1"},
         {"10.0.0.0/1", NULL, "x", "127.0.0.1 10.0.0.5 8.8.4.4"},
-        {"10.7.0.0/16", NULL, "x", "has no address in that network"},
+        {"10.7.0.0/16", NULL, "x",
+         "has no address in that network for control connections (it has lo 127.0.0.1, eth0 "
+         "10.0.0.5, "},
         {"10.0.0.0/0", NULL, "x", "it takes an IPv4 address"},
         {"10.0.0.0/33", NULL, "x", "it takes an IPv4 address"},
         {"10.0.0.0/", NULL, "x", "it takes an IPv4 address"},
         {"10.0.0.0/8x", NULL, "x", "it takes an IPv4 address"},
         {"10.0.0/8", NULL, "x", "it takes an IPv4 address"},
+        {"10.0.0.0/00000000000000000000016", NULL, "x", "it takes an IPv4 address"},
         {"eth0", NULL, "x", "it takes an IPv4 address"},
         {"10.0.0.0/8                                   ", NULL, "x", "it takes an IPv4 address"},
     };
@@ -481,7 +566,7 @@ Test(addresses, are_those_of_the_launcher_or_of_the_setting) {
         unsetenv("SLURMD_NODENAME");
         if (cases[i].setting) setenv("SHEAF_CONTROL_ADDRESS", cases[i].setting, 1);
         if (cases[i].uri) setenv("OMPI_MCA_orte_local_daemon_uri", cases[i].uri, 1);
-        if (cases[i].name[1]) name_of_host = cases[i].name;
+        if (strcmp(cases[i].name, "x")) name_of_host = cases[i].name;
         const char *got = own_addresses(host, sizeof host / sizeof *host, false);
         if (strchr("0123456789", cases[i].want[0]))
             cr_expect_str_eq(got, cases[i].want, "case %zu: %s", i, got);
@@ -489,6 +574,9 @@ Test(addresses, are_those_of_the_launcher_or_of_the_setting) {
             cr_expect(strstr(got, cases[i].want), "case %zu: %s", i, got);
     }
     unsetenv("SHEAF_CONTROL_ADDRESS");
+    setenv("SLURMD_NODENAME", "10.0.0.5", 1);
+    name_of_host = "192.168.7.5";
+    cr_expect_str_eq(own_addresses(host, 7, false), "10.0.0.5");
     cr_expect_str_eq(own_addresses(host, 7, true), "127.0.0.1");
 }
 
