@@ -95,7 +95,6 @@ enum sheaf_status sheaf__blocks_start(struct sheaf__blocks *b, void *data, const
     memset(b->what, 0, sizeof b->what);
     snprintf(b->what, sizeof b->what, "%s", what);
     if (sheaf__has_failed(w)) return sheaf__report_failure();
-    if (w->size == 1) return SHEAF_STATUS_SUCCESS;
     const enum sheaf_status allowed = sheaf__mpi_allowed(what);
     if (allowed) return allowed;
     sheaf__mpi_lock();

@@ -127,7 +127,6 @@ static size_t block_offset(const struct exchange *e, int rank) {
 }
 
 static void write_header(const struct exchange *e) {
-    memset(control.out, 0, HEADER_BYTES);
     sheaf__put_le(control.out + H_MAGIC, MAGIC, 4);
     sheaf__put_le(control.out + H_KIND, (uint64_t)e->kind, 4);
     sheaf__put_le(control.out + H_SEQ, control.sequence, 8);
@@ -141,13 +140,13 @@ static enum sheaf_status check_header(const struct exchange *e, int from, int co
     const size_t size = block_size(e, from);
     char theirs[WHAT_BYTES] = {0};
     uint64_t kind = KIND_COUNT, sequence = 0, bytes = 0;
-    if (count >= HEADER_BYTES) {
+    if (count >= HEADER_BYTES && sheaf__get_le(h + H_MAGIC, 4) == MAGIC) {
         kind = sheaf__get_le(h + H_KIND, 4);
         sequence = sheaf__get_le(h + H_SEQ, 8);
         bytes = sheaf__get_le(h + H_SIZE, 8);
         memcpy(theirs, h + H_WHAT, WHAT_BYTES - 1);
     }
-    if (count < HEADER_BYTES || sheaf__get_le(h + H_MAGIC, 4) != MAGIC || kind >= KIND_COUNT)
+    if (kind >= KIND_COUNT)
         return sheaf__fail(SHEAF_STATUS_PEER,
                            "%s '%s': %s sent %d bytes that are not a valid message",
                            kind_names[e->kind], e->what, sheaf__rank_text(from), count);
@@ -314,7 +313,7 @@ static enum sheaf_status exchange(const struct exchange *e) {
                                    "%s '%s': %zu bytes are too many for a control message",
                                    kind_names[e->kind], e->what, block_size(e, r));
     if (w->size == 1) return SHEAF_STATUS_SUCCESS;
-    if (!w->mpi || !control.out)
+    if (!control.out)
         return sheaf_set_error(SHEAF_STATUS_INVALID, "%s '%s': the world has ended",
                                kind_names[e->kind], e->what);
 
