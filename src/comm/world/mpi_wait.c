@@ -72,7 +72,7 @@ static bool any_loads(const struct sheaf__mpi_wait *w, uint64_t now) {
     return any;
 }
 
-/* Names the ranks whose requests are open: "rank 2 (b), last seen in load 'x', and 3 more". */
+/* Names the ranks whose requests are open: "rank 2 (b), last seen in load 'x', and 3 more ranks". */
 static void name_open(const struct sheaf__mpi_wait *w, char *text, size_t size) {
     int first = -1, others = 0;
     for (int i = 0; i < w->n; i++) {
@@ -89,7 +89,7 @@ static void name_open(const struct sheaf__mpi_wait *w, char *text, size_t size) 
     char where[256];
     sheaf__where(first, where, sizeof where);
     if (others)
-        snprintf(text, size, "%s, and %d more ranks", where, others);
+        snprintf(text, size, "%s, and %d more rank%s", where, others, others == 1 ? "" : "s");
     else
         snprintf(text, size, "%s", where);
 }
