@@ -12,9 +12,10 @@
  * differs. */
 enum { SHOWN = 63, BEFORE = 20 };
 
+/* Of two texts that differ. */
 static size_t equal_start(const char *a, const char *b) {
     size_t n = 0;
-    while (a[n] && a[n] == b[n]) n++;
+    while (a[n] == b[n]) n++;
     return n;
 }
 
