@@ -119,6 +119,17 @@ Test(measure, finds_latency_and_byte_time) {
     int chosen;
     decide(&none, &comm, 0, 0, &level, &chosen);
     cr_expect(level.link.latency_ns == 1 && level.link.byte_ps == 1);
+    /* bursts pass faster than a stream, or a stream faster than a message: latency is what one takes */
+    for (int slow = 0; slow < 2; slow++) {
+        struct figures f = {.parts = PARTS};
+        for (int i = 0; i < SIZES; i++) f.exchange[i] = LATENCY;
+        for (int i = 0; i < STREAMS; i++) f.stream[i] = slow ? 100 * LATENCY : LATENCY / 100;
+        decide(&f, &comm, 0, 0, &level, &chosen);
+        cr_expect_eq(level.link.latency_ns, LATENCY, "%lld ns", (long long)level.link.latency_ns);
+        for (int i = 0; i < SIZES; i++) f.exchange[i] = UINT64_MAX;
+        decide(&f, &comm, 0, 0, &level, &chosen);
+        cr_expect_eq(level.link.latency_ns, 1000000000000000);
+    }
 }
 
 Test(measure, settings_overrule_what_was_measured) {
