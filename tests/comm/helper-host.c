@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "comm/world/blocks.h"
 #include "sheaf/comm.h"
 #include "sheaf/log.h"
 
@@ -167,6 +168,15 @@ static void *barrier_elsewhere(void *arg) {
     return NULL;
 }
 
+static void *blocks_elsewhere(void *st) {
+    const size_t none[2] = {0};
+    struct sheaf__blocks *b = sheaf__blocks_new();
+    if (!b) wrong("memory");
+    *(enum sheaf_status *)st = sheaf__blocks_start(b, NULL, none, 0, "elsewhere");
+    sheaf__blocks_free(b);
+    return NULL;
+}
+
 /* What MPI_THREAD_SINGLE does not allow. */
 static void threads(void) {
     struct sheaf_world_params p = params();
@@ -181,6 +191,9 @@ static void threads(void) {
     pthread_create(&thread, NULL, barrier_elsewhere, &st);
     pthread_join(thread, NULL);
     if (st != SHEAF_STATUS_INVALID) wrong("barrier on another thread");
+    pthread_create(&thread, NULL, blocks_elsewhere, &st);
+    pthread_join(thread, NULL);
+    if (st != SHEAF_STATUS_INVALID) wrong("blocks on another thread");
     if (sheaf_world_move_here()) wrong("moving to the thread that it is");
     if (sheaf_world_barrier("here")) wrong("barrier");
     sheaf_world_finalize();

@@ -1,7 +1,7 @@
-/* Started by test-world with "own", "stranger" or "full". A child holds the name by which the ranks of a
- * host agree on one message before they share memory: as a process of this job (own), as one of another
- * user (stranger), and with a queue of connections that is full (full). Prints whether this process
- * speaks, and after how many seconds it knew. */
+/* Started by test-world with "own", "speaker", "stranger" or "full". A child holds the name by which the
+ * ranks of a host agree on one message before they share memory: as a process of this job (own), also one
+ * that was told to speak (speaker), as one of another user (stranger), and with a queue of connections
+ * that is full (full). Prints whether this process speaks, and after how many seconds it knew. */
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,10 +26,13 @@ static socklen_t name_of_job(struct sockaddr_un *a, unsigned user) {
 static void hold(const char *how, unsigned user, int ready) {
     struct sockaddr_un a;
     const socklen_t size = name_of_job(&a, user);
-    if (strcmp(how, "own") && setuid(OTHER_USER)) _exit(1);
+    const bool speaks = !strcmp(how, "speaker");
+    if (strcmp(how, "own") && !speaks && setuid(OTHER_USER)) _exit(1);
     prctl(PR_SET_PDEATHSIG, 9); /* setuid() clears it */
+    if (speaks && !(sheaf__speaker_claim() && sheaf__speaker_claim() /* the same answer */))
+        _exit(1);
     const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
-    if (bind(fd, (struct sockaddr *)&a, size) || listen(fd, 0)) _exit(1);
+    if (!speaks && (bind(fd, (struct sockaddr *)&a, size) || listen(fd, 0))) _exit(1);
     for (int i = 0; i < QUEUE && !strcmp(how, "full"); i++) {
         const int client = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0);
         if (connect(client, (struct sockaddr *)&a, size)) break; /* it is full */
@@ -51,6 +54,7 @@ int main(int argc, char **argv) {
     if (child < 0 || read(ready[0], &r, 1) != 1) return 1;
     const double start = sheaf__seconds();
     const bool speaks = sheaf__speaker_claim();
+    if (sheaf__speaker_claim() != speaks) return 1;
     printf("%s after %.1f s\n", speaks ? "speaks" : "silent", sheaf__seconds() - start);
     return 0;
 }

@@ -212,8 +212,10 @@ static bool blocks(const char *how) {
         round[i] = sheaf__blocks_new();
         data[i] = malloc(8 * (SHEAF__BLOCK_HEADER + MOST));
         if (!round[i] || !data[i]) return wrong("memory");
+        memset(data[i], 0xff, SHEAF__BLOCK_HEADER); /* of bytes that were there before */
     }
-    if (sheaf__blocks_start(round[0], NULL, none, ROOT, what) ||
+    /* without bytes nothing is sent, so a name may differ, and must leave nothing behind */
+    if (sheaf__blocks_start(round[0], NULL, none, ROOT, odd ? "weights of a rank" : what) ||
         sheaf__blocks_poll(round[0], &done) || !done || sheaf__blocks_wait(round[0]))
         return false;
     if (odd && !strcmp(how, "blocks-round") &&
@@ -231,7 +233,8 @@ static bool blocks(const char *how) {
         if (odd && i == 0 && !strcmp(how, "blocks-short")) sizes[i][me]--;
         if (odd && i == 0 && !strcmp(how, "blocks-long")) sizes[i][me]++;
         if (i == 0 && me == ROOT && sheaf_world_barrier("before")) return false;
-        if (i == 0 && me == ROOT && !strcmp(how, "blocks-load")) sleep(2);
+        if (i == 0 && me == ROOT && (!strcmp(how, "blocks-load") || !strcmp(how, "blocks-late")))
+            sleep(2);
         if (sheaf__blocks_start(round[i], data[i], sizes[i], ROOT, what)) return false;
         if (i || me == ROOT) continue;
         if (sheaf__blocks_poll(round[0], &done)) return false;
@@ -242,7 +245,9 @@ static bool blocks(const char *how) {
     for (int i = 0; i < ROUNDS; i++) {
         for (done = false; !done && i == 1;) /* the others are only waited for */
             if (sheaf__blocks_poll(round[i], &done)) return false;
+        const enum sheaf_phase before = sheaf__phase();
         if (sheaf__blocks_wait(round[i])) return false;
+        if (sheaf__phase() != before) return wrong("phase");
         for (size_t k = 0; k < sizes[i][me] && me != ROOT; k++)
             if (data[i][SHEAF__BLOCK_HEADER + k] != value(k, me + i)) return wrong("values");
         sheaf__blocks_free(round[i]);
@@ -290,9 +295,15 @@ static bool many_calls(void) {
     return true;
 }
 
-/* Ranks 1 and 2 fail, all learn rank 1's words; the world goes on. */
+/* Ranks 1 and 2 fail, all learn rank 1's words, or those of its status; the world goes on. */
 static bool agree(void) {
     enum sheaf_status mine = SHEAF_STATUS_SUCCESS;
+    if (sheaf_world_rank() == 1) mine = SHEAF_STATUS_ALLOC_FAILED;
+    if (sheaf_world_agree(mine, "without words") != SHEAF_STATUS_ALLOC_FAILED ||
+        strncmp(sheaf_last_error(), "rank 1 (", 8) ||
+        !strstr(sheaf_last_error(), sheaf_status_to_string(SHEAF_STATUS_ALLOC_FAILED)))
+        return wrong("agree without words");
+    mine = SHEAF_STATUS_SUCCESS;
     if (sheaf_world_rank() == 1) mine = sheaf_set_error(SHEAF_STATUS_IO, "file x is gone");
     if (sheaf_world_rank() == 2) mine = sheaf_set_error(SHEAF_STATUS_INVALID, "file y is bad");
     if (sheaf_world_agree(mine, "load") != SHEAF_STATUS_IO) return wrong("agree");
@@ -323,7 +334,12 @@ static bool differ(const char *how) {
     if (!strcmp(how, "root")) /* a root receives nothing: the next exchange shows it */
         return !sheaf_world_broadcast(data, 4, odd ? 1 : 0, "token") &&
                !sheaf_world_barrier("gate");
-    if (!strcmp(how, "never") && odd) {
+    if (!strcmp(how, "skips")) { /* what has nothing for it: only the number of the call differs */
+        const size_t none[8] = {0};
+        return (odd || !sheaf_world_gather_v(data, data, none, 0, "nothing")) &&
+               !sheaf_world_barrier("gate");
+    }
+    if ((!strcmp(how, "never") && odd) || (!strcmp(how, "alone") && sheaf_world_rank())) {
         for (int t = 0; t < 100 && !sheaf_world_failed(); t++) usleep(100000);
         return !sheaf_world_barrier("late");
     }
