@@ -165,8 +165,6 @@ void sheaf__board_place(void *memory) {
     struct sheaf__board *b = memory;
     if (b) {
         const uint64_t now = sheaf__time_ns();
-        struct sheaf__line *l = &b->lines[w->rank];
-        SET(kind, SHEAF__KIND_NONE);
         for (int r = 0; r < w->size; r++)
             atomic_store_explicit(&b->lines[r].heard_ns, now, memory_order_relaxed);
     }
