@@ -1,6 +1,7 @@
 /* The world: of one rank without a launcher, of several under mpirun; control messages, votes,
  * devices, and ranks that disagree. */
 #include <criterion/criterion.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/utsname.h>
@@ -135,6 +136,16 @@ Test(world, says_what_a_rank_does) {
     cr_expect_str_eq(text_of(a), "its own code");
 }
 
+static void *act_elsewhere(void *arg) {
+    sheaf__enter_collective(SHEAF_COMM_BARRIER, 1, 1, 1, "elsewhere", 500);
+    sheaf__leave_exchange(sheaf__enter_exchange("elsewhere", 500));
+    sheaf__enter(SHEAF_PHASE_LOAD, "elsewhere", 500);
+    sheaf__touch(500);
+    sheaf__next_step();
+    sheaf__leave();
+    return arg;
+}
+
 /* The lines of a board of three ranks, of which this is rank 1. */
 Test(world, shows_what_its_main_thread_does) {
     enum { RANKS = 3, ME = 1 };
@@ -169,6 +180,12 @@ Test(world, shows_what_its_main_thread_does) {
     cr_expect(a.phase == SHEAF_PHASE_COMPUTE && a.kind == SHEAF__KIND_NONE && !a.name[0] &&
               a.changes == 2);
     cr_expect_eq(board->lines[ME].since_ns, 100);
+    const struct sheaf__line before = board->lines[ME];
+    pthread_t thread;
+    cr_assert_eq(pthread_create(&thread, NULL, act_elsewhere, NULL), 0);
+    pthread_join(thread, NULL);
+    sheaf_world_enter(SHEAF_PHASE_COUNT, "a phase that there is not");
+    cr_expect_arr_eq(&board->lines[ME], &before, sizeof before);
     board->lines[ME].phase = SHEAF_PHASE_COUNT; /* as another process may have written it */
     sheaf__read_line(ME, &a);
     cr_expect_eq(a.phase, SHEAF_PHASE_IDLE);
@@ -250,6 +267,11 @@ Test(world, names_ranks_with_different_values) {
 Test(world, a_failure_does_not_command_the_terminal) {
     sheaf_world_abort("enough\033[2J");
     cr_assert_str_eq(sheaf__failure_record()->text, "enough?[2J");
+}
+
+Test(world, aborts_for_a_reason) {
+    sheaf_world_abort("");
+    cr_assert_str_eq(sheaf__failure_record()->text, "the job was aborted");
 }
 
 static void count_failure(int rank, const char *text, void *user) {
