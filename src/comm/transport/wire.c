@@ -2,7 +2,8 @@
  *
  * A frame is a header with up to SHEAF__FRAME_PAYLOAD bytes behind it. Every collective begins with
  * frames between all hosts, so nothing larger moves before both sides know that they are in the
- * same call with the same size: a receive never has another size than its send. */
+ * same call with the same size: a receive never has another size than its send. All hosts post the
+ * messages of a group in the same order, and MPI keeps it, so a group needs one tag. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -19,17 +20,9 @@ enum {
     H_SEQ = 16,
     H_SIZE = 24,
     H_EXTRA = 32,
-    TAGS = 3,             /* of a group: frames, scatters, gathers */
     MAX_GROUPS = 1 << 20, /* tags are reused after so many groups */
     FRAME = SHEAF__FRAME_HEADER + SHEAF__FRAME_PAYLOAD,
 };
-
-static int tag(const struct sheaf_comm *comm, int i) {
-    return (int)(comm->id % MAX_GROUPS) * TAGS + i;
-}
-static int lane_tag(const struct sheaf_comm *comm, int lane) {
-    return tag(comm, lane < SHEAF__GATHER_LANE ? 1 : 2);
-}
 
 enum sheaf_status sheaf__wire_new(struct sheaf_comm *comm) {
     const size_t hosts = (size_t)comm->n_hosts;
@@ -91,14 +84,14 @@ void sheaf__wire_begin(struct sheaf_comm *comm, int lane) {
 void sheaf__wire_end(void) { sheaf__mpi_unlock(); }
 
 static void post(struct sheaf_comm *comm, int lane, int host, void *in, const void *out,
-                 size_t bytes, int tag_) {
+                 size_t bytes) {
     struct sheaf__lane *l = &comm->lane[lane];
-    const int rank = comm->hosts[host].leader_rank;
+    const int rank = comm->hosts[host].leader_rank, tag = (int)(comm->id % MAX_GROUPS);
     if (l->code) return;
     l->peers[l->n] = rank;
-    l->code = in ? MPI_Irecv(in, (int)bytes, MPI_BYTE, rank, tag_, sheaf__world()->data,
+    l->code = in ? MPI_Irecv(in, (int)bytes, MPI_BYTE, rank, tag, sheaf__world()->data,
                              &l->requests[l->n])
-                 : MPI_Isend(out, (int)bytes, MPI_BYTE, rank, tag_, sheaf__world()->data,
+                 : MPI_Isend(out, (int)bytes, MPI_BYTE, rank, tag, sheaf__world()->data,
                              &l->requests[l->n]);
     if (!l->code) l->n++;
 }
@@ -111,14 +104,13 @@ static size_t piece_of(const struct sheaf_comm *comm, size_t bytes) {
 void sheaf__wire_recv(struct sheaf_comm *comm, int lane, int host, void *data, size_t bytes) {
     for (size_t at = 0, piece = piece_of(comm, bytes); at < bytes && host != comm->here;
          at += piece)
-        post(comm, lane, host, (uint8_t *)data + at, NULL, sheaf__min_size(piece, bytes - at),
-             lane_tag(comm, lane));
+        post(comm, lane, host, (uint8_t *)data + at, NULL, sheaf__min_size(piece, bytes - at));
 }
 void sheaf__wire_send(struct sheaf_comm *comm, int lane, int host, const void *data, size_t bytes) {
     for (size_t at = 0, piece = piece_of(comm, bytes); at < bytes && host != comm->here;
          at += piece)
-        post(comm, lane, host, NULL, (const uint8_t *)data + at, sheaf__min_size(piece, bytes - at),
-             lane_tag(comm, lane));
+        post(comm, lane, host, NULL, (const uint8_t *)data + at,
+             sheaf__min_size(piece, bytes - at));
 }
 
 /* Sixteenths of the time limit that are added to it. A wait for a host that waits itself ends
@@ -192,13 +184,12 @@ static enum sheaf_status check_frame(const struct sheaf__call *c, int host,
 }
 
 static void recv_frame(struct sheaf_comm *comm, int lane, int host) {
-    post(comm, lane, host, sheaf__payload_in(comm, host) - SHEAF__FRAME_HEADER, NULL, FRAME,
-         tag(comm, 0));
+    post(comm, lane, host, sheaf__payload_in(comm, host) - SHEAF__FRAME_HEADER, NULL, FRAME);
 }
 /* The frame that lies at payload_out(from). */
 static void send_frame(struct sheaf_comm *comm, int lane, int host, int from, size_t bytes) {
     post(comm, lane, host, NULL, sheaf__payload_out(comm, from) - SHEAF__FRAME_HEADER,
-         SHEAF__FRAME_HEADER + bytes, tag(comm, 0));
+         SHEAF__FRAME_HEADER + bytes);
 }
 
 /* from: the host whose frame all others get; -1: each its own. */
