@@ -91,6 +91,8 @@ Test(world, abort_ends_everything) {
     cr_assert(sheaf_world_failed());
     cr_assert_eq(sheaf_world_barrier("x"), SHEAF_STATUS_PEER);
     cr_assert_str_eq(sheaf_last_error(), "enough");
+    cr_assert_eq(sheaf__fail(SHEAF_STATUS_TIMEOUT, "third reason"), SHEAF_STATUS_PEER);
+    cr_assert_str_eq(sheaf_last_error(), "enough");
     struct sheaf__blocks *blocks = sheaf__blocks_new();
     bool done;
     cr_assert_not_null(blocks);
@@ -265,12 +267,17 @@ Test(world, names_ranks_with_different_values) {
 
 /* Alarms of other hosts pass here, too. */
 Test(world, a_failure_does_not_command_the_terminal) {
-    sheaf_world_abort("enough\033[2J");
+    cr_assert_eq(sheaf__fail(SHEAF_STATUS_TIMEOUT, "enough\033[2J"), SHEAF_STATUS_TIMEOUT);
     cr_assert_str_eq(sheaf__failure_record()->text, "enough?[2J");
 }
 
-Test(world, aborts_for_a_reason) {
+static int n_spread;
+static void count_spread(void) { n_spread++; }
+Test(world, aborts_once_for_a_reason) {
+    sheaf__failure_spread_by(count_spread);
     sheaf_world_abort("");
+    sheaf_world_abort("second reason");
+    cr_assert_eq(n_spread, 1);
     cr_assert_str_eq(sheaf__failure_record()->text, "the job was aborted");
 }
 
