@@ -23,6 +23,12 @@ static int quit(bool ok) {
     if (!ok && sheaf_world_reports_error()) fprintf(stderr, "error: %s\n", sheaf_last_error());
     sheaf_world_finalize();
     sheaf_world_finalize(); /* may be called twice */
+    if (ok && sheaf_world_size() > 1 &&
+        (sheaf_world_barrier("late") != SHEAF_STATUS_INVALID ||
+         !strstr(sheaf_last_error(), "barrier 'late': the world has ended"))) {
+        fprintf(stderr, "WRONG: a call after the end: %s\n", sheaf_last_error());
+        ok = false;
+    }
     return ok ? 0 : 1;
 }
 
@@ -218,6 +224,7 @@ static bool blocks(const char *how) {
     if (sheaf__blocks_start(round[0], NULL, none, ROOT, odd ? "weights of a rank" : what) ||
         sheaf__blocks_poll(round[0], &done) || !done || sheaf__blocks_wait(round[0]))
         return false;
+    if (sheaf__phase() != SHEAF_PHASE_IDLE) return wrong("phase");
     if (odd && !strcmp(how, "blocks-round") &&
         sheaf__blocks_start(round[0], NULL, none, ROOT, what))
         return false;
@@ -245,9 +252,7 @@ static bool blocks(const char *how) {
     for (int i = 0; i < ROUNDS; i++) {
         for (done = false; !done && i == 1;) /* the others are only waited for */
             if (sheaf__blocks_poll(round[i], &done)) return false;
-        const enum sheaf_phase before = sheaf__phase();
         if (sheaf__blocks_wait(round[i])) return false;
-        if (sheaf__phase() != before) return wrong("phase");
         for (size_t k = 0; k < sizes[i][me] && me != ROOT; k++)
             if (data[i][SHEAF__BLOCK_HEADER + k] != value(k, me + i)) return wrong("values");
         sheaf__blocks_free(round[i]);

@@ -699,6 +699,21 @@ Test(comm, knows_that_the_rank_of_a_member_loads) {
     free(board);
 }
 
+/* While a rank loads the wait goes on to the next look; when it has loaded it has the limit anew, once. */
+Test(comm, forgives_the_time_that_a_load_takes) {
+    enum { LATE = 5, LIMIT = 1000, LOOK = 100000000 };
+    struct sheaf__absence a = {0};
+    cr_expect_not(sheaf__forgive_load(&a, false, LATE, LIMIT));
+    cr_expect_eq(a.total, 0);
+    for (uint64_t n = 1; n <= 2; n++) {
+        cr_expect(sheaf__forgive_load(&a, true, LATE, LIMIT));
+        cr_expect_eq(a.total, n * (LATE + LOOK));
+    }
+    cr_expect(sheaf__forgive_load(&a, false, LATE, LIMIT));
+    cr_expect_eq(a.total, 2 * (LATE + LOOK) + LATE + LIMIT);
+    cr_expect_not(sheaf__forgive_load(&a, false, LATE, LIMIT));
+}
+
 static const struct sheaf_comm_what step7 = {7, "ffn"};
 
 Test(comm, thread_that_never_comes) {
