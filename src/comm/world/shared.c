@@ -45,8 +45,7 @@ int sheaf__shared_open(uint64_t pid, uint64_t number, size_t bytes) {
     const int fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return -1;
     const int seals = fcntl(fd, F_GET_SEALS); /* -1: not of memory */
-    if (seals >= 0 && seals & F_SEAL_SHRINK && !fstat(fd, &st) && st.st_size >= 0 &&
-        (uint64_t)st.st_size >= bytes)
+    if (seals >= 0 && seals & F_SEAL_SHRINK && !fstat(fd, &st) && (uint64_t)st.st_size >= bytes)
         return fd;
     close(fd);
     errno = EBADF;
@@ -137,7 +136,7 @@ enum sheaf_status sheaf__shared_map(size_t bytes, int group_first, int n_parts, 
         st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", what);
     if ((st = sheaf_world_agree(st, what))) goto out;
     if ((st = sheaf_world_all_gather(mine, OFFER_BYTES, all, what))) goto out;
-    if (bytes && n_parts > 1 && group_first != w->rank)
+    if (bytes && group_first != w->rank)
         st = take(bytes, all + (size_t)group_first * OFFER_BYTES, group_first, what, &memory);
     if ((st = sheaf_world_agree(st, what))) goto out;
     if (fd >= 0) memset(memory, 0, sizeof(uint64_t)); /* the token */
