@@ -21,7 +21,7 @@ struct check {
     int member;
     int n;
     int host[CHECK_MAX_MEMBERS]; /* host label of each member; the order of sums follows it */
-    size_t largest;              /* floats of the largest message */
+    size_t largest;              /* floats of the largest message, 1200 or more */
     enum sheaf_type wire;        /* of sums between hosts */
     bool starts;                 /* most collectives are started rather than made */
     uint64_t hash;

@@ -1,6 +1,7 @@
 /* The world: of one rank without a launcher, of several under mpirun; control messages, votes,
  * devices, and ranks that disagree. */
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -470,8 +471,13 @@ Test(world, opens_only_what_was_shared) {
     cr_assert(fd >= 0 && file && !ftruncate(fileno(file), 8192));
     cr_assert_neq(ftruncate(fd, 4096), 0, "nothing may take memory away that others have mapped");
     cr_assert_geq(sheaf__shared_open(me, (uint64_t)fd, 8192), 0);
+    const int next = dup(0); /* the lowest number that is free */
+    close(next);
+    errno = 0;
     cr_assert_eq(sheaf__shared_open(me, (uint64_t)fd, 8193), -1);
+    cr_assert_eq(errno, EBADF);
     cr_assert_eq(sheaf__shared_open(me, (uint64_t)fileno(file), 8192), -1);
+    cr_assert_eq(dup(0), next, "a file that was refused is closed");
     cr_assert_eq(sheaf__shared_open(me, 9999, 8192), -1);
     fclose(file);
     close(fd);
