@@ -53,12 +53,12 @@ int sheaf__shared_open(uint64_t pid, uint64_t number, size_t bytes) {
 }
 
 void sheaf__shared_unmap(void *memory, size_t bytes) {
-    if (memory) munmap(memory, sheaf__whole_pages(bytes));
+    if (memory) munmap(memory, bytes);
 }
 
 void *sheaf__shared_view(int fd, size_t bytes) {
     const int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
-    void *p = mmap(NULL, sheaf__whole_pages(bytes), PROT_READ | PROT_WRITE, flags, fd, 0);
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
     return p == MAP_FAILED ? NULL : p;
 }
 
