@@ -1,13 +1,17 @@
 /* What the flight recorder and the trace write of a process. Without ranks. */
 #include <criterion/criterion.h>
+#include <locale.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "comm/diag/events.h"
 #include "comm/diag/recorder.h"
 #include "comm/world/world.h"
+#include "sheaf/log.h"
 
 static char text[1 << 20];
 
@@ -31,6 +35,13 @@ static const char *dump_as(int rank, int place) {
     return access(path, F_OK) ? NULL : read_file(path);
 }
 
+static int n_logged;
+static void count_log(enum sheaf_log_level level, const char *line, void *user) {
+    (void)level;
+    (void)user;
+    n_logged += strstr(line, "cannot write ") != NULL;
+}
+
 Test(recorder, writes_what_was_recorded) {
     enum { PLACE = 1 };
     cr_assert_not_null(mkdtemp(folder));
@@ -41,16 +52,29 @@ Test(recorder, writes_what_was_recorded) {
     memset(memory, 0, 2 * sheaf__recorder_bytes());
     sheaf__recorders_place(memory, PLACE);
     cr_assert(sheaf__recording());
-    sheaf__record_begin(0x7000009, SHEAF_COMM_ALL_REDUCE, 3, 16, 5, "two\nlines", 1500);
+    sheaf__record_begin(0x7010009, SHEAF_COMM_ALL_REDUCE, 3, 16, 5, "two\nlines", 1500);
     sheaf__record_end(2000, 3000);
     sheaf__record_begin(9, SHEAF_COMM_BROADCAST, 4, 8, 6, "x", 4000);
     sheaf__record_begin(8, SHEAF_COMM_BARRIER, 0, 0, 1, "of another group", 5000);
     sheaf__record_end_group(9, 9000); /* what has ended before stays */
+    sheaf_log_set(count_log, NULL);
+    signal(SIGXFSZ, SIG_IGN);
+    struct rlimit limit, full;
+    cr_assert(!getrlimit(RLIMIT_FSIZE, &limit));
+    full = (struct rlimit){100, limit.rlim_max};
+    cr_assert(!setrlimit(RLIMIT_FSIZE, &full));
     const char *all = dump_as(0, PLACE);
+    cr_assert(!setrlimit(RLIMIT_FSIZE, &limit));
+    cr_expect(!all && n_logged == 1, "a dump that was cut off is removed");
+    sheaf__board_own();
+    sheaf__enter(SHEAF_PHASE_COMPUTE, "more\nlines", 1);
+    all = dump_as(0, PLACE);
     cr_assert_not_null(all);
+    cr_expect_eq(uselocale((locale_t)0), LC_GLOBAL_LOCALE);
+    cr_expect(strstr(all, "\ndoing compute 'more?lines'\n"), "%s", all);
     cr_expect(strstr(all, "\nrecords 3\n# sequence group kind node bytes start_us wait_us total_us "
                           "tensor\n"
-                          "5 9 all_reduce 3 16 1.500 2.000 3.000 two?lines\n"
+                          "5 65545 all_reduce 3 16 1.500 2.000 3.000 two?lines\n"
                           "6 9 broadcast 4 8 4.000 0.000 5.000 x\n"
                           "1 8 barrier 0 0 5.000 0.000 open of another group\n"),
               "%s", all);
@@ -64,10 +88,16 @@ Test(recorder, writes_what_was_recorded) {
              "total_us tensor\n1 8 barrier 0 0 5.000 0.000 4.000 of another group\n2 7 barrier",
              SHEAF__RECORDS + 2);
     cr_expect(strstr(dump_as(1, PLACE), first), "%.600s", text);
+    char last[128]; /* in the places of the first two */
+    snprintf(last, sizeof last,
+             "\n%d 7 barrier 0 0 6.000 0.000 open later\n%d 7 barrier 0 0 6.000 0.000 open later\n",
+             SHEAF__RECORDS - 1, SHEAF__RECORDS);
+    cr_expect(strstr(text, last), "%s", text + strlen(text) - 200);
     const int next = dup(0); /* the lowest number that is free */
     close(next);
     sheaf__recorder_dump(1, PLACE); /* it is there */
     cr_expect_eq(dup(0), next, "a file stays open");
+    cr_expect_eq(n_logged, 1);
     sheaf__set_recording(false);
     cr_expect_not(sheaf__recording());
     sheaf__recorders_place(NULL, 0);
@@ -100,6 +130,7 @@ Test(trace, writes_what_was_traced) {
     sheaf__trace_beside(false);
     cr_assert_eq(sheaf_trace_write(path), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
     cr_expect_not(sheaf__tracing());
+    cr_expect_eq(uselocale((locale_t)0), LC_GLOBAL_LOCALE);
     static const char *const wants[] = {
         "\"name\":\"rank 0\",\"dropped\":1}",
         "\"tid\":1,\"args\":{\"name\":\"rank 0, communication\"}",

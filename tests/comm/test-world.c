@@ -11,6 +11,7 @@
 #include "comm/watch/watch_impl.h"
 #include "comm/world/blocks.h"
 #include "comm/world/same_setting.c"
+#include "comm/world/shared.c"
 #include "comm/world/world.h"
 #include "languages.h"
 #include "mpirun.h"
@@ -481,6 +482,30 @@ Test(world, opens_only_what_was_shared) {
     cr_assert_eq(sheaf__shared_open(me, 9999, 8192), -1);
     fclose(file);
     close(fd);
+}
+
+/* Numbers of a process and a file say little on a host where ranks see other processes. */
+Test(world, takes_only_what_was_offered) {
+    enum { BYTES = 5000 };
+    uint8_t msg[OFFER_BYTES];
+    void *mine = NULL, *theirs = NULL;
+    int fd;
+    cr_assert_eq(offer(BYTES, "x", &fd, &mine, msg), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(take(BYTES, msg, 1, "x", &theirs), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+    ((uint8_t *)mine)[BYTES - 1] = 7;
+    cr_expect_eq(((uint8_t *)theirs)[BYTES - 1], 7);
+    cr_expect_eq(take(BYTES + 1, msg, 1, "x", &theirs), SHEAF_STATUS_PEER);
+    cr_expect(strstr(sheaf_last_error(), "x: rank 1 offers 5000 bytes to share, not 5001"), "%s",
+              sheaf_last_error());
+    msg[OFFER_TOKEN] ^= 1;
+    cr_expect_eq(take(BYTES, msg, 1, "x", &theirs), SHEAF_STATUS_PEER);
+    cr_expect(strstr(sheaf_last_error(), "is another process of that number here"), "%s",
+              sheaf_last_error());
+    sheaf__put_le(msg + OFFER_FD, 9999, 8);
+    cr_expect_eq(take(BYTES, msg, 1, "x", &theirs), SHEAF_STATUS_IO);
+    cr_expect(strstr(sheaf_last_error(), "run all ranks of a host as one user"), "%s",
+              sheaf_last_error());
+    cr_expect_null(sheaf__shared_view(-1, SIZE_MAX / 2));
 }
 
 Test(world_ranks, know_their_places, .timeout = 120) {
