@@ -42,6 +42,4 @@ const struct sheaf__events *sheaf__events(void) {
 void sheaf__events_stop(void) {
     free(list.events);
     list = (struct sheaf__events){0};
-    n_asked = 0;
-    started = active = false;
 }

@@ -34,6 +34,6 @@ bool sheaf__events_start(size_t max_events);
 void sheaf__events_record(bool on);
 void sheaf__events_own(void);
 const struct sheaf__events *sheaf__events(void); /* NULL: not started */
-void sheaf__events_stop(void);
+void sheaf__events_stop(void);                   /* while none are kept */
 
 #endif
