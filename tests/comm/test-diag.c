@@ -129,6 +129,10 @@ Test(trace, writes_what_was_traced) {
     sheaf__trace(SHEAF__TRACE_WIRE, "beside", 3000, 250);
     sheaf__trace(SHEAF__TRACE_WAIT, "without room", 4000, 250);
     sheaf__trace_beside(false);
+    sheaf__trace(SHEAF__TRACE_WAIT, "of a thread that is not traced", 5000, 250);
+    cr_expect_not(sheaf__tracing());
+    sheaf__events_own(); /* as a thread that takes the main one's place */
+    cr_expect(sheaf__tracing());
     cr_assert_eq(sheaf_trace_write(path), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
     cr_expect_not(sheaf__tracing());
     cr_expect_eq(uselocale((locale_t)0), LC_GLOBAL_LOCALE);
@@ -143,7 +147,10 @@ Test(trace, writes_what_was_traced) {
         cr_expect(strstr(text, wants[i]), "no %s in %s", wants[i], text);
     cr_expect_null(strstr(text, "nothing"));
     cr_expect_null(strstr(text, "without room"));
-    cr_expect_null(sheaf__events(), "the next trace may begin");
+    cr_expect_null(strstr(text, "not traced"));
+    cr_expect_null(sheaf__events());
+    cr_assert_eq(sheaf_trace_start(2), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+    cr_expect_eq(sheaf__events()->n_asked, 0, "the next trace begins with nothing");
     unlink(path);
 }
 
