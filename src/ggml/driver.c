@@ -7,10 +7,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "base/arith.h"
 #include "base/thread.h"
 #include "ggml/calls.h"
-#include "ggml/capacity.h"
 #include "ggml/claim.h"
 #include "ggml/cut.h"
 #include "ggml/driver_impl.h"
@@ -32,72 +30,6 @@ enum sheaf_status gg_send(struct gg_command *command, const void *payload, void 
         goes_beside_runs(command) ? SHEAF_STATUS_SUCCESS : gg_later_wait_all();
     if (st) return st;
     return gg_engine_do(gg_driver.engine, command, payload, result);
-}
-
-/* ---- memory of the devices ---- */
-
-/* The last answer about each device: for questions during a call, and after the job. */
-static struct { _Atomic size_t available, all; } known[GG_MAX_GROUPS];
-
-/* Members on the memory of one host use it together, other devices have memory of their own. */
-static void find_rooms(size_t device, const struct gg_memory_now *now, const double *shares,
-                       size_t n, struct gg_room *available, struct gg_room *all) {
-    const sheaf_backend_dev_t meta = gg_engine_device(gg_driver.engine, device);
-    for (size_t j = 0; j < n; j++) {
-        const sheaf_backend_dev_t dev = sheaf_backend_meta_dev_member(meta, j);
-        const bool is_cpu = sheaf_backend_dev_type(dev) == SHEAF_BACKEND_DEVICE_TYPE_CPU;
-        const int host = sheaf_world_host_index(sheaf_world_device_rank(dev));
-        const struct gg_memory_now *of = &now[gg_engine_member(gg_driver.engine, device, j)];
-        available[j].share = all[j].share = shares[j];
-        available[j].pool = all[j].pool = is_cpu ? host : sheaf_world_n_hosts() + (int)j;
-        available[j].bytes = (size_t)of->available;
-        all[j].bytes = (size_t)of->all;
-    }
-}
-
-/* Cuts follow the members' shares, so a device is full when the first host is. llama.cpp fits the
- * context and the layers of a model into what is said here, also while weights of another one wait
- * for their first graph. */
-static enum sheaf_status note_memory(size_t device, const struct gg_memory_now *now) {
-    const size_t n = gg_engine_n_members_of(gg_driver.engine, device);
-    struct gg_room *rooms = calloc(2 * n + 1, sizeof *rooms);
-    double *shares = calloc(n + 1, sizeof *shares);
-    enum sheaf_status st = rooms && shares ? gg_read_shares(gg_driver.engine, device, shares)
-                                           : gg_no_memory("memory of the devices");
-    if (!st) {
-        find_rooms(device, now, shares, n, rooms, rooms + n);
-        const size_t bytes = gg_capacity(rooms, n), to_come = gg_bytes_to_come(device);
-        known[device].available = bytes - sheaf__min_size(bytes, to_come);
-        known[device].all = gg_capacity(rooms + n, n);
-    }
-    free(rooms);
-    free(shares);
-    return st;
-}
-
-/* Ranks of a device that computes without rank 0 would answer at the end of that run. */
-static bool are_ranks_idle(void) {
-    for (size_t i = 0; i < gg_engine_n_devices(gg_driver.engine); i++)
-        if (gg_driver.pending[i].fetched != gg_driver.pending[i].asked) return false;
-    return !sheaf_world_failed();
-}
-
-static enum sheaf_status measure_task(void *unused) {
-    (void)unused;
-    if (!are_ranks_idle()) return SHEAF_STATUS_SUCCESS;
-    struct gg_memory_now *now = calloc(gg_engine_n_members(gg_driver.engine) + 1, sizeof *now);
-    if (!now) return gg_no_memory("memory of the devices");
-    enum sheaf_status st = gg_send(&(struct gg_command){.kind = GG_COMMAND_MEASURE}, NULL, now);
-    for (size_t i = 0; i < gg_engine_n_devices(gg_driver.engine) && !st; i++)
-        st = note_memory(i, now);
-    free(now);
-    return st;
-}
-
-void gg_driver_memory(size_t device, size_t *free_bytes, size_t *total) {
-    gg_call_if_idle(measure_task, NULL);
-    *free_bytes = known[device].available;
-    *total = known[device].all;
 }
 
 /* ---- start and end ---- */
@@ -153,7 +85,7 @@ static enum sheaf_status start_task(void *unused) {
                                    .check = gg_check_cuts};
     enum sheaf_status st = gg_engine_start(&start, &gg_driver.engine);
     for (size_t i = 0; !st && i < gg_engine_n_devices(gg_driver.engine); i++) describe(i);
-    if (!st) st = measure_task(NULL);
+    if (!st) st = gg_measure_all(NULL);
     return st;
 }
 

@@ -2,6 +2,7 @@
  * which all ranks execute.
  *
  *   driver.c, calls.c    start and end, threads, failures
+ *   rooms.c              memory of the devices
  *   transfers.c          memory of buffers that is written, read, filled, cleared, freed
  *   supports.c           the question whether a device computes a node
  *   run.c, cache.c       graphs: their runs, and the programs that the ranks have

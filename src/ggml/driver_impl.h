@@ -103,6 +103,9 @@ void gg_places_free(struct gg_places *at);
 /* The results of the device's run that is under way, if there is one. */
 enum sheaf_status gg_fetch(size_t device);
 
+/* Asks all ranks, if none computes, what memory their devices have. */
+enum sheaf_status gg_measure_all(void *unused);
+
 /* ---- later.c: what waits for the run of another device ---- */
 
 bool gg_has_later(size_t device);
