@@ -15,6 +15,26 @@ enum sheaf_status gg_region_bytes(const struct gg_memory *m, const struct gg_reg
     return SHEAF_STATUS_SUCCESS;
 }
 
+static double bytes_of_slice(const struct gg_region *r, const struct sheaf_split_state *state,
+                             int member) {
+    int64_t ne[SHEAF_MAX_DIMS];
+    sheaf_split_state_local_ne(state, r->ne, member, ne);
+    return (double)sheaf_row_size(r->type, ne[0]) * (double)(ne[1] * ne[2] * ne[3]);
+}
+
+/* Said before a system without memory ends a rank without a word. */
+static enum sheaf_status check_room(const struct gg_memory *m, struct gg_region *const *regions,
+                                    size_t n, struct sheaf_split_state *const *states) {
+    const size_t n_members = gg_engine_n_members_of(gg_driver.engine, m->device);
+    double *needs = calloc(n_members + 1, sizeof *needs);
+    if (!needs) return gg_no_memory("weights and caches");
+    for (size_t j = 0; j < n_members; j++)
+        for (size_t i = 0; i < n; i++) needs[j] += bytes_of_slice(regions[i], states[i], (int)j);
+    const enum sheaf_status st = gg_check_room(m->device, needs);
+    free(needs);
+    return st;
+}
+
 /* Memory for all regions of one buffer. */
 static enum sheaf_status make_objects(const struct gg_memory *m, struct gg_region *const *regions,
                                       size_t n, struct sheaf_split_state *const *states) {
@@ -106,7 +126,8 @@ static void give_back(struct gg_region *const *regions, size_t n) {
 /* All or none: until the ranks have all bytes, they stay here. */
 static enum sheaf_status bind_buffer(struct gg_memory *m, struct gg_region **regions, size_t n,
                                      struct sheaf_split_state *const *states) {
-    enum sheaf_status st = make_objects(m, regions, n, states);
+    enum sheaf_status st = check_room(m, regions, n, states);
+    if (!st) st = make_objects(m, regions, n, states);
     if (!st) st = load_regions(m, regions, n);
     for (size_t i = 0; i < n; i++) {
         struct gg_region *r = regions[i];

@@ -1,7 +1,6 @@
-/* The room that members have together: shares, and the memory of hosts and devices. */
+/* The room that members have together, and need: shares, and the memory of hosts and devices. */
 #include "ggml/capacity.h"
 
-#include <stdbool.h>
 #include <stdint.h>
 
 /* The room of pool `pool`; *share: of all its members. */
@@ -27,4 +26,15 @@ size_t gg_capacity(const struct gg_room *rooms, size_t n) {
         found = true;
     }
     return least < (double)(SIZE_MAX / 2) ? (size_t)least : SIZE_MAX / 2;
+}
+
+bool gg_find_lack(const struct gg_room *rooms, size_t n, struct gg_lack *lack) {
+    for (size_t i = 0; i < n; i++) {
+        double needs;
+        const double has = room_of_pool(rooms, n, rooms[i].pool, &needs);
+        if (has <= 0 || needs <= has || rooms[i].share <= 0) continue;
+        *lack = (struct gg_lack){i, needs > rooms[i].share, (size_t)needs, (size_t)has};
+        return true;
+    }
+    return false;
 }

@@ -103,8 +103,13 @@ void gg_places_free(struct gg_places *at);
 /* The results of the device's run that is under way, if there is one. */
 enum sheaf_status gg_fetch(size_t device);
 
+/* ---- rooms.c: memory of the devices ---- */
+
 /* Asks all ranks, if none computes, what memory their devices have. */
 enum sheaf_status gg_measure_all(void *unused);
+/* Asks them in any case, and warns if the first host or device has less than needs [members], bytes
+ * that each member of the device is to take. */
+enum sheaf_status gg_check_room(size_t device, const double *needs);
 
 /* ---- later.c: what waits for the run of another device ---- */
 

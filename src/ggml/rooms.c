@@ -1,4 +1,4 @@
-/* The memory of the devices: what members have of it together. */
+/* The memory of the devices: what members have of it together, and whether weights and caches fit. */
 #include <stdlib.h>
 
 #include "base/arith.h"
@@ -10,22 +10,24 @@
 /* The last answer about each device: for questions during a call, and after the job. */
 static struct { _Atomic size_t available, all; } known[GG_MAX_GROUPS];
 
+static sheaf_backend_dev_t member_of(size_t device, size_t j) {
+    return sheaf_backend_meta_dev_member(gg_engine_device(gg_driver.engine, device), j);
+}
+
 /* Members on the memory of one host use it together, other devices have memory of their own. */
-static int pool_of(sheaf_backend_dev_t dev, size_t member) {
+static int pool_of(size_t device, size_t j) {
+    const sheaf_backend_dev_t dev = member_of(device, j);
     return sheaf_backend_dev_type(dev) == SHEAF_BACKEND_DEVICE_TYPE_CPU
                ? sheaf_world_host_index(sheaf_world_device_rank(dev))
-               : sheaf_world_n_hosts() + (int)member;
+               : sheaf_world_n_hosts() + (int)j;
 }
 
 static void find_rooms(size_t device, const struct gg_memory_now *now, const double *shares,
                        size_t n, struct gg_room *available, struct gg_room *all) {
-    const sheaf_backend_dev_t meta = gg_engine_device(gg_driver.engine, device);
     for (size_t j = 0; j < n; j++) {
         const struct gg_memory_now *of = &now[gg_engine_member(gg_driver.engine, device, j)];
-        available[j].share = all[j].share = shares[j];
-        available[j].pool = all[j].pool = pool_of(sheaf_backend_meta_dev_member(meta, j), j);
-        available[j].bytes = (size_t)of->available;
-        all[j].bytes = (size_t)of->all;
+        available[j] = (struct gg_room){shares[j], pool_of(device, j), (size_t)of->available};
+        all[j] = (struct gg_room){shares[j], pool_of(device, j), (size_t)of->all};
     }
 }
 
@@ -56,12 +58,18 @@ static bool are_ranks_idle(void) {
     return !sheaf_world_failed();
 }
 
+/* *now: of all members; the caller frees it, also after a failure. */
+static enum sheaf_status measure(struct gg_memory_now **now) {
+    *now = calloc(gg_engine_n_members(gg_driver.engine) + 1, sizeof **now);
+    return *now ? gg_send(&(struct gg_command){.kind = GG_COMMAND_MEASURE}, NULL, *now)
+                : gg_no_memory("memory of the devices");
+}
+
 enum sheaf_status gg_measure_all(void *unused) {
     (void)unused;
     if (!are_ranks_idle()) return SHEAF_STATUS_SUCCESS;
-    struct gg_memory_now *now = calloc(gg_engine_n_members(gg_driver.engine) + 1, sizeof *now);
-    if (!now) return gg_no_memory("memory of the devices");
-    enum sheaf_status st = gg_send(&(struct gg_command){.kind = GG_COMMAND_MEASURE}, NULL, now);
+    struct gg_memory_now *now;
+    enum sheaf_status st = measure(&now);
     for (size_t i = 0; i < gg_engine_n_devices(gg_driver.engine) && !st; i++)
         st = note_memory(i, now);
     free(now);
@@ -72,4 +80,31 @@ void gg_driver_memory(size_t device, size_t *free_bytes, size_t *total) {
     gg_call_if_idle(gg_measure_all, NULL);
     *free_bytes = known[device].available;
     *total = known[device].all;
+}
+
+/* ---- what does not fit ---- */
+
+static void tell_of_lack(size_t device, const struct gg_lack *lack) {
+    char name[64];
+    const sheaf_backend_dev_t dev = member_of(device, lack->member);
+    const int rank = sheaf_world_device_rank(dev);
+    sheaf_world_device_name(dev, name, sizeof name);
+    sheaf_log(SHEAF_LOG_WARN,
+              "weights and caches need %.2f GiB on rank %d (%s, %s)%s, and %.2f GiB are free "
+              "there: use more hosts, fewer layers (-ngl), a smaller context or quantization",
+              sheaf__gib_needed(lack->needs), rank, sheaf_world_host_name(rank), name,
+              lack->is_shared ? " and others of its host" : "", sheaf__gib_free(lack->has));
+}
+
+enum sheaf_status gg_check_room(size_t device, const double *needs) {
+    const size_t n = gg_engine_n_members_of(gg_driver.engine, device);
+    struct gg_room *rooms = calloc(2 * n + 1, sizeof *rooms);
+    struct gg_memory_now *now = NULL;
+    struct gg_lack lack;
+    const enum sheaf_status st = rooms ? measure(&now) : gg_no_memory("memory of the devices");
+    if (!st) find_rooms(device, now, needs, n, rooms, rooms + n);
+    if (!st && gg_find_lack(rooms, n, &lack)) tell_of_lack(device, &lack);
+    free(rooms);
+    free(now);
+    return st;
 }

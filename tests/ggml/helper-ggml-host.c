@@ -12,7 +12,8 @@
  * collective. queue: one whose device is still at it when its queue is waited for. exit: a signal's
  * handler ends the program while a graph is computed. fork: children without exec that free and compute.
  * copies-not: a device has no copies. inputs: large ones. beside: two devices compute at the same time.
- * second FILE: a second library stands for a ggml, too. */
+ * second FILE: a second library stands for a ggml, too. lacks MIB: a weight of that size, which may be more
+ * than there is. */
 #include <malloc.h>
 #include <math.h>
 #include <pthread.h>
@@ -1086,6 +1087,24 @@ static void *ask_for_room(void *unused) {
     return NULL;
 }
 
+/* A weight of which the graph reads one row. */
+static void use_large(size_t mib) {
+    struct gg_init_params params = {.mem_size = 1 << 20};
+    void *ctx = CALL(void *(*)(struct gg_init_params), "ggml_init")(params);
+    struct gg_buffer *weights = alloc(mib << 20), *work = alloc(1 << 20);
+    size_t at = 0, at_work = 0;
+    CALL(void (*)(struct gg_buffer *, int), "ggml_backend_buffer_set_usage")
+    (work, GG_USAGE_COMPUTE);
+    struct gg_tensor *w = large(ctx, 1 << 12, (int64_t)mib << 6, "lacks");
+    put_at(weights, w, &at);
+    struct gg_tensor *row = scale(ctx, view(ctx, w, N, 0), 2);
+    put_at(work, row, &at_work);
+    compute(graph_of(ctx, row, 0)); /* the system may refuse the memory */
+    weights->iface.free_buffer(weights);
+    work->iface.free_buffer(work);
+    CALL(void (*)(void *), "ggml_free")(ctx);
+}
+
 static void check_room(struct model *m) {
     pthread_t other;
     check_room_taken();
@@ -1264,6 +1283,11 @@ int main(int argc, char **argv) {
         dev->iface.get_memory(dev, &available, &all);
         printf("%zu MiB\n", all >> 20);
         return 0;
+    }
+    if (!strcmp(mode, "lacks") && argc > 5) {
+        use_large((size_t)atoll(argv[5]));
+        if (!failures) puts("ok");
+        return failures != 0;
     }
     if (!strcmp(mode, "room")) { /* of the last device */
         check_room(&on[n_devices - 1].m);

@@ -172,3 +172,32 @@ Test(ggml_capacity, the_first_host_that_is_full) {
         cr_expect(off > -1024 && off < 1024, "case %zu: %zu MiB", i, room >> 20);
     }
 }
+
+/* Hosts, ranks of a host together, and a device that does not tell what it has. */
+Test(ggml_capacity, what_pools_lack) {
+    static const struct {
+        struct gg_room rooms[3];
+        size_t n;
+        struct gg_lack lack; /* needs 0: none */
+    } cases[] = {
+        {{{64, 0, 64}}, 1, {0}},
+        {{{65, 0, 64}}, 1, {0, false, 65, 64}},
+        {{{9, 0, 64}, {17, 1, 16}}, 2, {1, false, 17, 16}},
+        {{{40, 0, 32}, {24, 0, 32}}, 2, {0}},
+        {{{40, 0, 32}, {25, 0, 32}}, 2, {0, true, 65, 64}},
+        {{{0, 0, 32}, {65, 0, 32}}, 2, {1, false, 65, 64}},
+        {{{9, 0, 0}, {3, 1, 4}, {3, 1, 0}}, 3, {1, true, 6, 4}},
+        {{{9, 0, 8}, {9, 1, 4}}, 2, {0, false, 9, 8}},
+        {{{0, 0, 8}, {9, 1, 0}}, 2, {0}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct gg_lack lack, want = cases[i].lack;
+        const bool lacks = gg_find_lack(cases[i].rooms, cases[i].n, &lack);
+        cr_expect_eq(lacks, want.needs > 0, "case %zu", i);
+        if (!lacks) continue;
+        cr_expect(lack.member == want.member && lack.is_shared == want.is_shared &&
+                      lack.needs == want.needs && lack.has == want.has,
+                  "case %zu: %zu, %d, %zu of %zu", i, lack.member, lack.is_shared, lack.needs,
+                  lack.has);
+    }
+}

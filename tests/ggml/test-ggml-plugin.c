@@ -447,6 +447,21 @@ Test(ggml_plugin, memory_that_members_have_together) {
     have_fake_device("", "all");
     cr_expect_eq(total_mib("1,3"), 512 * 4 / 3);
 }
+/* A host with two ranks, which has no 4 TiB, and a device with memory of its own, 256 MiB. */
+Test(ggml_plugin, memory_that_members_lack) {
+    cr_expect_eq(ranks(2, "fake-ggml-3", 3, "lacks 4194304"), 0, "%s", out);
+    shows("sheaf: weights and caches need 8192.00 GiB on rank 0 (");
+    shows(", CPU0@0) and others of its host, and ");
+    shows(" GiB are free there: use more hosts, fewer layers (-ngl), a smaller context or "
+          "quantization");
+    have_fake_device("", "all");
+    cr_expect_eq(ranks(2, "fake-ggml-3", 3, "lacks 257"), 0, "%s", out);
+    shows("sheaf: weights and caches need 0.26 GiB on rank 1 (");
+    shows(", ggml:FAKE0@1), and 0.24 GiB are free there");
+    cr_expect_eq(ranks(2, "fake-ggml-3", 3, "lacks 255"), 0, "%s", out);
+    cr_expect(!strstr(out, "weights and caches need"), "%s", out);
+    shows("\nok\n");
+}
 /* Rank 0 waits for the results of another group as long as it takes. */
 Test(ggml_plugin, a_slow_group) {
     have_fake_device("", "0,1");
