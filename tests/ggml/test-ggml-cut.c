@@ -219,6 +219,64 @@ Test(ggml_cut, feed_forward_of_blocks) {
     is_cut(bias, "whole");
 }
 
+/* ---- layers with a state ---- */
+
+struct scan {
+    const char *op;
+    int state; /* the operand that is the state */
+    int64_t heads, groups;
+    int type;           /* of the matrix behind it */
+    const char *by_one; /* the cut of what has one number a head; NULL: whole */
+    const char *out;    /* of the matrix's columns, or why it is whole */
+};
+
+/* Heads of 16 elements; the layer's state is a row of a cache. */
+static void try_scan(const struct scan *s) {
+    enum { SIZE = 16, MOST_OPERANDS = 7 };
+    const int64_t width = SIZE * s->heads;
+    struct gg_tensor *cache = weight("cache_s_l0", SIZE * width, 4), *src[MOST_OPERANDS];
+    struct gg_tensor *out = named(s->type, 0, "ssm_out", width, 64);
+    struct gg_tensor *d = weight("blk.0.ssm_d", s->heads, 1),
+                     *bias = weight("blk.0.ssm_out.bias", 64, 1);
+    struct gg_tensor *x = tensor(F32, SIZE, s->heads, TOKENS);
+    for (int i = 0; i < MOST_OPERANDS; i++) src[i] = x;
+    src[s->state ? 0 : 4] = tensor(F32, SIZE, s->groups, TOKENS); /* queries, or B of a scan */
+    src[s->state] = view(cache, SIZE * width, 1, 0);
+    struct gg_tensor *y =
+        node(s->op, width, TOKENS + SIZE, 1, src, s->state ? s->state + 1 : MOST_OPERANDS);
+    y = view(y, width, TOKENS, 0);
+    y = NODE("MUL_MAT", 64, TOKENS, 1, out, y);
+    NODE("ADD", 64, TOKENS, 1, y, bias);
+    scale(d);
+    cut();
+    is_cut(d, s->by_one ? s->by_one : "whole");
+    is_cut(bias, "whole");
+    (s->out[0] == 'S' ? is_cut : is_whole)(out, s->out);
+}
+Test(ggml_cut, states_of_heads) {
+    static const char blocks[] = "its heads are no whole blocks of its type";
+    static const char no_scan[] = "the graph has no scan that reads the layer's state";
+    static const struct scan scans[] = {
+        {"SSM_SCAN", 0, 10, 1, F32, "S0 {4,3,3}", "S0 {4,3,3}x16"},
+        {"SSM_SCAN", 0, 10, 1, Q4_0, "S0 {4,4,2}", "S0 {4,4,2}x16"},
+        {"SSM_SCAN", 0, 10, 2, Q4_0, "S0 {5,3,2}", blocks},
+        {"SSM_SCAN", 0, 10, 4, F32, NULL, no_scan},
+        {"GATED_LINEAR_ATTN", 4, 10, 10, F32, "S0 {4,3,3}", "S0 {4,3,3}x16"},
+        {"GATED_LINEAR_ATTN", 4, 10, 10, Q4_0, "S0 {4,4,2}", "S0 {4,4,2}x16"},
+        {"GATED_DELTA_NET", 5, 10, 10, F32, "S0 {4,3,3}", "S0 {4,3,3}x16"},
+        {"GATED_DELTA_NET", 5, 10, 5, F32, "S0 2*{2,2,1}", "S0 2*{2,2,1}x16"},
+        {"GATED_DELTA_NET", 5, 10, 5, Q4_0, "S0 2*{2,2,1}", blocks},
+        {"RWKV_WKV6", 5, 10, 10, F32, "S0 {4,3,3}", "S0 {4,3,3}x16"},
+        {"RWKV_WKV7", 6, 10, 10, F32, "S0 {4,3,3}", "S0 {4,3,3}x16"},
+    };
+    for (size_t i = 0; i < sizeof scans / sizeof *scans; i++) {
+        stop();
+        start();
+        fprintf(stderr, "case %zu, %s\n", i, scans[i].op);
+        try_scan(&scans[i]);
+    }
+}
+
 /* ---- by the graph ---- */
 
 /* Rows of the first matrix become columns of the second. */
