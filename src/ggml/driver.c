@@ -18,11 +18,11 @@ struct gg_driver gg_driver;
 /* ---- commands ---- */
 
 /* May the command be sent while a device computes without rank 0? Other commands use the memory of
- * its results, or all ranks meet in them, as in a run whose views move: all get its payload, and
- * may plan again. */
+ * its results, or all ranks meet in them, for which the time is limited, as in a question about a node or
+ * in a run whose views move: all get its payload, and may plan again. */
 static bool goes_beside_runs(const struct gg_command *c) {
     return (c->kind == GG_COMMAND_RUN && !c->n_moves) || c->kind == GG_COMMAND_FETCH ||
-           c->kind == GG_COMMAND_ASK || c->kind == GG_COMMAND_END;
+           c->kind == GG_COMMAND_END;
 }
 
 enum sheaf_status gg_send(struct gg_command *command, const void *payload, void *result) {

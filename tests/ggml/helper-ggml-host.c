@@ -470,7 +470,9 @@ static void check_slow(struct model *m, float factor) {
     put_at(m->work, t, &at);
     set(m->w, m->values, 0, sizeof m->values);
     set(m->x, m->values, 0, sizeof m->values);
-    expect(compute(graph_of(m->ctx, t, 37)) == GG_STATUS_SUCCESS, "status of a slow graph");
+    expect(start(graph_of(m->ctx, t, 37)) == GG_STATUS_SUCCESS, "status of a slow graph");
+    const struct gg_tensor *other = scale(m->ctx, m->sum, 41);
+    expect(dev->iface.supports_op(dev, other), "a question to ranks that compute");
     get(t, got, sizeof got);
     for (int i = 0; i < N * M; i++) wrong += got[i] != 2 * m->values[i] * factor;
     expect(!wrong, "the result of a slow graph");
@@ -781,7 +783,9 @@ static void check_runs_beside(struct on *o) {
     set(m->w, m->values, 0, sizeof m->values);
     set(m->x, m->values, 0, sizeof m->values);
     use(&o[n_devices - 1]);
+    expect(dev->iface.supports_op(dev, t), "the device adds and scales");
     expect(start(graph_of(m->ctx, t, 38)) == GG_STATUS_SUCCESS, "a run that waits");
+    expect(dev->iface.supports_op(dev, t), "a question that was asked before");
     use(&o[0]);
     expect(compute(graph_of(o[0].m.ctx, o[0].m.out, 39)) == GG_STATUS_SUCCESS, "a run beside it");
     FILE *f = fopen(getenv("SHEAF_TEST_WAITS_FOR"), "w");
