@@ -102,13 +102,11 @@ static const struct {
     {"token_embd", GG_ROLE_VOCABULARY},
 };
 
-/* "_exps" of "ffn_up_exps": which of a layer's feed-forwards it belongs to. */
+/* "_exps" of "ffn_up_exps", a part with a role: which of a layer's feed-forwards it belongs to. */
 static const char *family_of(const char *part) {
     static const char *const families[] = {"_exps", "_chexps", "_shexp", "_1"};
-    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
-        const char *found = strstr(part, families[i]);
-        if (found && !strcmp(found, families[i])) return families[i];
-    }
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+        if (strstr(part, families[i])) return families[i];
     return "";
 }
 

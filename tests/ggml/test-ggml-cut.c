@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "ggml/cut.h"
+#include "ggml/leaf.h"
 #include "ggml_graph.h"
 
 enum { Q4_0 = SHEAF_TYPE_Q4_0, MOST = 16, TOKENS = 2 };
@@ -59,6 +60,42 @@ static void is_whole(const struct gg_tensor *w, const char *reason) {
 }
 
 /* ---- by names ---- */
+
+Test(ggml_cut, names_say_layer_role_and_family) {
+    static const struct {
+        const char *name, *layer;
+        enum gg_role role;
+        const char *family;
+        bool bias;
+    } cases[] = {
+        {"blk.7.attn_q.weight", "blk.7.", GG_ROLE_Q, "", false},
+        {"blk.7.attn_q.bias", "blk.7.", GG_ROLE_Q, "", true},
+        {"blk.17.ffn_up_exps.weight", "blk.17.", GG_ROLE_FFN_IN, "_exps", false},
+        {"blk.7.ffn_down_chexps.weight", "blk.7.", GG_ROLE_FFN_OUT, "_chexps", false},
+        {"blk.7.ffn_gate_shexp.weight", "blk.7.", GG_ROLE_FFN_IN, "_shexp", false},
+        {"blk.7.ffn_down_1.weight", "blk.7.", GG_ROLE_FFN_OUT, "_1", false},
+        {"blk.7.ssm_a", "blk.7.", GG_ROLE_STATE_HEADS, "", false},
+        {"blk.7.shortconv.conv.weight", "blk.7.", GG_ROLE_SHORT, "", false},
+        {"dec.blk.7.attn_q.weight", "blk.7.", GG_ROLE_Q, "", false},
+        {"dec.blk.7.cross_attn_q.weight", "blk.7.cross.", GG_ROLE_Q, "", false},
+        {"v.blk.7.attn_q.weight", "v.blk.7.", GG_ROLE_Q, "", false},
+        {"output.weight", "", GG_ROLE_VOCABULARY, "", false},
+        {"blk.7.output_norm.weight", "blk.7.", GG_ROLE_NONE, "", false},
+        {"leaf_7", "", GG_ROLE_NONE, "", false},
+        {"cache_k_l0", "blk.0.", GG_ROLE_CACHE_K, "", false},
+        {"cache_v_l17", "blk.17.", GG_ROLE_CACHE_V, "", false},
+        {"conv_states_all-7", "blk.7.", GG_ROLE_CACHE_R, "", false},
+        {"cache_k_l-1", "", GG_ROLE_NONE, "", false},
+        {"cache_k", "", GG_ROLE_NONE, "", false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct gg_leaf l;
+        gg_leaf_of(cases[i].name, &l);
+        cr_expect_str_eq(l.layer, cases[i].layer, "%s: '%s'", cases[i].name, l.layer);
+        cr_expect_str_eq(l.family, cases[i].family, "%s: '%s'", cases[i].name, l.family);
+        cr_expect(l.role == cases[i].role && l.bias == cases[i].bias, "%s", cases[i].name);
+    }
+}
 
 struct attention {
     struct gg_tensor *q, *k, *v, *o, *cache_k, *cache_v, *norm;
