@@ -258,32 +258,35 @@ Test(ggml_cut, feed_forward_of_blocks) {
 
 /* ---- layers with a state ---- */
 
+enum { SIZE = 16, OPERANDS = 7 }; /* elements of a head; the most operands of a scan */
+
+/* The layer's scan. `state`: the operand that it reads from the layer's cache. */
+static struct gg_tensor *scan(const char *op, int state, int64_t heads, struct gg_tensor *groups) {
+    const int64_t width = SIZE * heads;
+    struct gg_tensor *cache = weight("cache_s_l0", SIZE * width, 4), *src[OPERANDS];
+    struct gg_tensor *x = tensor(F32, SIZE, heads, TOKENS);
+    for (int i = 0; i < OPERANDS; i++) src[i] = x;
+    src[state ? 0 : 4] = groups; /* queries, or B of a scan */
+    src[state] = view(cache, SIZE * width, 1, 0);
+    struct gg_tensor *y = node(op, width, TOKENS + SIZE, 1, src, state ? state + 1 : OPERANDS);
+    return view(y, width, TOKENS, 0);
+}
+
 struct scan {
     const char *op;
-    int state; /* the operand that is the state */
+    int state;
     int64_t heads, groups;
     int type;           /* of the matrix behind it */
     const char *by_one; /* the cut of what has one number a head; NULL: whole */
     const char *out;    /* of the matrix's columns, or why it is whole */
 };
 
-/* Heads of 16 elements; the layer's state is a row of a cache. */
 static void try_scan(const struct scan *s) {
-    enum { SIZE = 16, MOST_OPERANDS = 7 };
-    const int64_t width = SIZE * s->heads;
-    struct gg_tensor *cache = weight("cache_s_l0", SIZE * width, 4), *src[MOST_OPERANDS];
-    struct gg_tensor *out = named(s->type, 0, "ssm_out", width, 64);
+    struct gg_tensor *out = named(s->type, 0, "ssm_out", SIZE * s->heads, 64);
     struct gg_tensor *d = weight("blk.0.ssm_d", s->heads, 1),
                      *bias = weight("blk.0.ssm_out.bias", 64, 1);
-    struct gg_tensor *x = tensor(F32, SIZE, s->heads, TOKENS);
-    for (int i = 0; i < MOST_OPERANDS; i++) src[i] = x;
-    src[s->state ? 0 : 4] = tensor(F32, SIZE, s->groups, TOKENS); /* queries, or B of a scan */
-    src[s->state] = view(cache, SIZE * width, 1, 0);
-    struct gg_tensor *y =
-        node(s->op, width, TOKENS + SIZE, 1, src, s->state ? s->state + 1 : MOST_OPERANDS);
-    y = view(y, width, TOKENS, 0);
-    y = NODE("MUL_MAT", 64, TOKENS, 1, out, y);
-    NODE("ADD", 64, TOKENS, 1, y, bias);
+    struct gg_tensor *y = scan(s->op, s->state, s->heads, tensor(F32, SIZE, s->groups, TOKENS));
+    NODE("ADD", 64, TOKENS, 1, NODE("MUL_MAT", 64, TOKENS, 1, out, y), bias);
     scale(d);
     cut();
     is_cut(d, s->by_one ? s->by_one : "whole");
@@ -311,6 +314,57 @@ Test(ggml_cut, states_of_heads) {
         start();
         fprintf(stderr, "case %zu, %s\n", i, scans[i].op);
         try_scan(&scans[i]);
+    }
+    stop();
+    start();
+    cutter.whole_sums = true; /* blocks of columns that are not cut do not count */
+    try_scan(&(struct scan){"SSM_SCAN", 0, 10, 1, Q4_0, "S0 {4,3,3}", "S1 {2,1,1}x16"});
+}
+
+/* Weights of a layer, [a, b], which the graph reads beside the scan; heads of 16 elements. */
+struct beside {
+    const char *op;
+    int state;
+    int64_t heads, groups;
+    const char *name;
+    int64_t a, b;
+    const char *want; /* the cut, or why it is whole */
+};
+
+Test(ggml_cut, what_heads_of_states_have) {
+    static const char other[] = "its dimensions are not those of the layer's heads";
+    static const struct beside weights_of[] = {
+        {"SSM_SCAN", 0, 12, 6, "ssm_in", 64, 2 * 192 + 2 * 96 + 12,
+         "S1 {4,4,4}x16+{4,4,4}x16+{2,2,2}x16+{2,2,2}x16+{4,4,4}"},
+        {"SSM_SCAN", 0, 12, 6, "ssm_in", 64, 2 * 192 + 2 * 96 + 13, other},
+        {"SSM_SCAN", 0, 12, 6, "ssm_conv1d", 4, 192 + 2 * 96,
+         "S1 {4,4,4}x16+{2,2,2}x16+{2,2,2}x16"},
+        {"SSM_SCAN", 0, 12, 6, "ssm_conv1d", 4, 192 + 2 * 96 + 1, other},
+        {"SSM_SCAN", 0, 12, 6, "ssm_norm", 32, 6, "S1 {2,2,2}"},
+        {"SSM_SCAN", 0, 12, 4, "ssm_norm", 48, 4, "S1 {2,1,1}"},
+        {"SSM_SCAN", 0, 10, 2, "ssm_norm", 80, 2, "all heads have it"},
+        {"SSM_SCAN", 0, 12, 1, "ssm_norm", 192, 1, "all heads have it"},
+        {"SSM_SCAN", 0, 12, 6, "ssm_d", 13, 1, other},
+        {"GATED_DELTA_NET", 5, 12, 6, "attn_qkv", 64, 192 + 2 * 96,
+         "S1 {2,2,2}x16+{2,2,2}x16+2*{2,2,2}x16"},
+        {"GATED_DELTA_NET", 5, 12, 6, "ssm_in", 64, 600, "S1 {2,2,2}x100"},
+        {"GATED_DELTA_NET", 5, 12, 6, "ssm_ba", 64, 24, "S1 {2,2,2}x4"},
+        {"GATED_DELTA_NET", 5, 12, 6, "ssm_ba", 64, 25, other},
+        {"GATED_DELTA_NET", 5, 12, 6, "ssm_norm", 16, 12, "all heads have it"},
+        {"RWKV_WKV6", 5, 12, 12, "time_mix_key", 64, 192, "S1 {4,4,4}x16"},
+        {"RWKV_WKV6", 5, 12, 12, "time_mix_key", 64, 96, "all heads have it"},
+        {"RWKV_WKV6", 5, 12, 12, "time_mix_output", 192, 64, "S0 {4,4,4}x16"},
+    };
+    for (size_t i = 0; i < sizeof weights_of / sizeof *weights_of; i++) {
+        const struct beside *s = &weights_of[i];
+        stop();
+        start();
+        fprintf(stderr, "case %zu, %s\n", i, s->name);
+        struct gg_tensor *w = named(F32, 0, s->name, s->a, s->b);
+        scale(scan(s->op, s->state, s->heads, tensor(F32, SIZE, s->groups, TOKENS)));
+        scale(w);
+        cut();
+        (s->want[0] == 'S' ? is_cut : is_whole)(w, s->want);
     }
 }
 
