@@ -13,8 +13,7 @@ struct state { /* of a layer */
     bool delta;
     bool shifted; /* cache_r has a layer's inputs, which all heads read (RWKV) */
     bool rounds;  /* head h is of group h modulo groups, not of group h / (heads / groups) */
-    bool
-        fused; /* B and C, or query and key, come from the same matrix and convolution as the heads */
+    bool fused;   /* what groups have comes from the same matrix and convolution as the heads */
     int64_t heads, groups, size_head, size_group;
     struct gg_division members;
 };
@@ -84,7 +83,7 @@ static bool find_state(const struct gg_whole *g, const char *layer, struct state
         read_time_mix(scan->tensor, s);
     else
         read_delta_net(g, scan->tensor, s);
-    s->fused = !gg_find(g, layer, s->delta ? GG_ROLE_Q : GG_ROLE_STATE_COLUMNS, "");
+    s->fused = !gg_find(g, layer, GG_ROLE_STATE_COLUMNS, "");
     return s->groups > 0 && s->heads % s->groups == 0;
 }
 
@@ -184,12 +183,11 @@ static struct sheaf_split_state *by_groups(const struct gg_cutter *c, const stru
 static struct sheaf_split_state *by_channels(const struct gg_cutter *c, const struct state *s,
                                              int axis, int64_t n) {
     const int64_t heads = s->heads * s->size_head, groups = s->groups * s->size_group;
-    const bool three = s->fused || s->delta;
-    const int64_t all = three ? heads + 2 * groups : heads, times = n / all;
-    struct sheaf_split_state *state = n % all ? NULL : new_state(c, axis, three ? 3 : 1);
+    const int64_t all = s->fused ? heads + 2 * groups : heads, times = n / all;
+    struct sheaf_split_state *state = n % all ? NULL : new_state(c, axis, s->fused ? 3 : 1);
     if (!state) return NULL;
-    fill_heads(c, s, &state->segments[three && s->delta ? 2 : 0], s->size_head * times);
-    for (int i = 0; i < 2 && three; i++)
+    fill_heads(c, s, &state->segments[s->delta ? 2 : 0], s->size_head * times);
+    for (int i = 0; i < 2 && s->fused; i++)
         fill_groups(c, s, &state->segments[s->delta ? i : i + 1], s->size_group * times);
     return state;
 }
@@ -214,7 +212,7 @@ static struct sheaf_split_state *by_all_inputs(const struct gg_cutter *c, const 
 static bool has_whole_groups(const struct gg_cutter *c, const struct state *s) {
     const int64_t each = s->heads / s->groups;
     for (int j = 0; j < c->n_members; j++)
-        if (s->members.head_first[j] % each || s->members.head_count[j] % each) return false;
+        if (s->members.head_first[j] % each) return false;
     return true;
 }
 
@@ -252,9 +250,7 @@ static struct sheaf_split_state *state_of(const struct gg_cutter *c, const struc
         return NULL;
     case GG_ROLE_STATE_NORM:
         *why = "all heads have it";
-        return s->delta || s->groups == 1 || rows == 0 || !has_whole_groups(c, s)
-                   ? NULL
-                   : by_groups(c, s, rows, n);
+        return s->delta || rows == 0 || !has_whole_groups(c, s) ? NULL : by_groups(c, s, rows, n);
     case GG_ROLE_STATE_COLUMNS:
         if (c->whole_sums) *why = "sums are whole";
         return c->whole_sums ? NULL : by_heads(c, s, 0, r->ne[0]);

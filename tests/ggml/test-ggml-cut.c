@@ -272,6 +272,16 @@ static struct gg_tensor *scan(const char *op, int state, int64_t heads, struct g
     return view(y, width, TOKENS, 0);
 }
 
+/* Queries of groups, as the scan reads them: as they are, or repeated for all heads, group by group or in rounds. */
+enum repeats { AS_THEY_ARE, BY_GROUPS, IN_ROUNDS };
+static struct gg_tensor *queries(int64_t heads, int64_t groups, enum repeats repeats) {
+    if (repeats == AS_THEY_ARE) return tensor(F32, SIZE, groups, TOKENS);
+    const bool rounds = repeats == IN_ROUNDS;
+    struct gg_tensor *x = tensor(F32, SIZE, rounds ? groups : 1, rounds ? 1 : groups);
+    x = NODE("REPEAT", SIZE, rounds ? heads : heads / groups, rounds ? TOKENS : groups * TOKENS, x);
+    return shows(NODE("RESHAPE", SIZE, heads, TOKENS, x), x, 0);
+}
+
 struct scan {
     const char *op;
     int state;
@@ -279,13 +289,15 @@ struct scan {
     int type;           /* of the matrix behind it */
     const char *by_one; /* the cut of what has one number a head; NULL: whole */
     const char *out;    /* of the matrix's columns, or why it is whole */
+    enum repeats repeats;
 };
 
 static void try_scan(const struct scan *s) {
-    struct gg_tensor *out = named(s->type, 0, "ssm_out", SIZE * s->heads, 64);
+    const char *name = strcmp(s->op, "GATED_DELTA_NET") ? "ssm_out" : "attn_output";
+    struct gg_tensor *out = named(s->type, 0, name, SIZE * s->heads, 64);
     struct gg_tensor *d = weight("blk.0.ssm_d", s->heads, 1),
                      *bias = weight("blk.0.ssm_out.bias", 64, 1);
-    struct gg_tensor *y = scan(s->op, s->state, s->heads, tensor(F32, SIZE, s->groups, TOKENS));
+    struct gg_tensor *y = scan(s->op, s->state, s->heads, queries(s->heads, s->groups, s->repeats));
     NODE("ADD", 64, TOKENS, 1, NODE("MUL_MAT", 64, TOKENS, 1, out, y), bias);
     scale(d);
     cut();
@@ -297,17 +309,21 @@ Test(ggml_cut, states_of_heads) {
     static const char blocks[] = "its heads are no whole blocks of its type";
     static const char no_scan[] = "the graph has no scan that reads the layer's state";
     static const struct scan scans[] = {
-        {"SSM_SCAN", 0, 10, 1, F32, "S0 {4,3,3}", "S0 {4,3,3}x16"},
-        {"SSM_SCAN", 0, 10, 1, Q4_0, "S0 {4,4,2}", "S0 {4,4,2}x16"},
-        {"SSM_SCAN", 0, 10, 2, Q4_0, "S0 {5,3,2}", blocks},
-        {"SSM_SCAN", 0, 10, 4, F32, NULL, no_scan},
-        {"GATED_LINEAR_ATTN", 4, 10, 10, F32, "S0 {4,3,3}", "S0 {4,3,3}x16"},
-        {"GATED_LINEAR_ATTN", 4, 10, 10, Q4_0, "S0 {4,4,2}", "S0 {4,4,2}x16"},
-        {"GATED_DELTA_NET", 5, 10, 10, F32, "S0 {4,3,3}", "S0 {4,3,3}x16"},
-        {"GATED_DELTA_NET", 5, 10, 5, F32, "S0 2*{2,2,1}", "S0 2*{2,2,1}x16"},
-        {"GATED_DELTA_NET", 5, 10, 5, Q4_0, "S0 2*{2,2,1}", blocks},
-        {"RWKV_WKV6", 5, 10, 10, F32, "S0 {4,3,3}", "S0 {4,3,3}x16"},
-        {"RWKV_WKV7", 6, 10, 10, F32, "S0 {4,3,3}", "S0 {4,3,3}x16"},
+        {"SSM_SCAN", 0, 10, 1, F32, "S0 {4,3,3}", "S0 {4,3,3}x16", AS_THEY_ARE},
+        {"SSM_SCAN", 0, 10, 1, Q4_0, "S0 {4,4,2}", "S0 {4,4,2}x16", AS_THEY_ARE},
+        {"SSM_SCAN", 0, 10, 2, Q4_0, "S0 {5,3,2}", blocks, AS_THEY_ARE},
+        {"SSM_SCAN", 0, 10, 4, F32, NULL, no_scan, AS_THEY_ARE},
+        {"SSM_SCAN", 0, 1, 1, F32, NULL, "it has one head", AS_THEY_ARE},
+        {"GATED_LINEAR_ATTN", 4, 10, 10, F32, "S0 {4,3,3}", "S0 {4,3,3}x16", AS_THEY_ARE},
+        {"GATED_LINEAR_ATTN", 4, 10, 10, Q4_0, "S0 {4,4,2}", "S0 {4,4,2}x16", AS_THEY_ARE},
+        {"GATED_DELTA_NET", 5, 10, 10, F32, "S0 {4,3,3}", "S0 {4,3,3}x16", AS_THEY_ARE},
+        {"GATED_DELTA_NET", 5, 10, 5, F32, "S0 2*{2,2,1}", "S0 2*{2,2,1}x16", AS_THEY_ARE},
+        {"GATED_DELTA_NET", 5, 10, 5, Q4_0, "S0 2*{2,2,1}", blocks, AS_THEY_ARE},
+        {"GATED_DELTA_NET", 5, 10, 10, Q4_0, "S0 {4,4,2}", "S0 {4,4,2}x16", AS_THEY_ARE},
+        {"GATED_DELTA_NET", 5, 20, 10, Q4_0, "S0 {8,6,6}", "S0 {8,6,6}x16", BY_GROUPS},
+        {"GATED_DELTA_NET", 5, 10, 2, F32, "S0 5*{1,1,0}", "S0 5*{1,1,0}x16", IN_ROUNDS},
+        {"RWKV_WKV6", 5, 10, 10, F32, "S0 {4,3,3}", "S0 {4,3,3}x16", AS_THEY_ARE},
+        {"RWKV_WKV7", 6, 10, 10, F32, "S0 {4,3,3}", "S0 {4,3,3}x16", AS_THEY_ARE},
     };
     for (size_t i = 0; i < sizeof scans / sizeof *scans; i++) {
         stop();
@@ -318,7 +334,8 @@ Test(ggml_cut, states_of_heads) {
     stop();
     start();
     cutter.whole_sums = true; /* blocks of columns that are not cut do not count */
-    try_scan(&(struct scan){"SSM_SCAN", 0, 10, 1, Q4_0, "S0 {4,3,3}", "S1 {2,1,1}x16"});
+    try_scan(
+        &(struct scan){"SSM_SCAN", 0, 10, 1, Q4_0, "S0 {4,3,3}", "S1 {2,1,1}x16", AS_THEY_ARE});
 }
 
 /* Weights of a layer, [a, b], which the graph reads beside the scan; heads of 16 elements. */
@@ -329,39 +346,54 @@ struct beside {
     const char *name;
     int64_t a, b;
     const char *want; /* the cut, or why it is whole */
+    int type;
+    bool whole_sums;
 };
 
 Test(ggml_cut, what_heads_of_states_have) {
     static const char other[] = "its dimensions are not those of the layer's heads";
     static const struct beside weights_of[] = {
-        {"SSM_SCAN", 0, 12, 6, "ssm_in", 64, 2 * 192 + 2 * 96 + 12,
-         "S1 {4,4,4}x16+{4,4,4}x16+{2,2,2}x16+{2,2,2}x16+{4,4,4}"},
-        {"SSM_SCAN", 0, 12, 6, "ssm_in", 64, 2 * 192 + 2 * 96 + 13, other},
-        {"SSM_SCAN", 0, 12, 6, "ssm_conv1d", 4, 192 + 2 * 96,
-         "S1 {4,4,4}x16+{2,2,2}x16+{2,2,2}x16"},
-        {"SSM_SCAN", 0, 12, 6, "ssm_conv1d", 4, 192 + 2 * 96 + 1, other},
-        {"SSM_SCAN", 0, 12, 6, "ssm_norm", 32, 6, "S1 {2,2,2}"},
-        {"SSM_SCAN", 0, 12, 4, "ssm_norm", 48, 4, "S1 {2,1,1}"},
-        {"SSM_SCAN", 0, 10, 2, "ssm_norm", 80, 2, "all heads have it"},
-        {"SSM_SCAN", 0, 12, 1, "ssm_norm", 192, 1, "all heads have it"},
-        {"SSM_SCAN", 0, 12, 6, "ssm_d", 13, 1, other},
-        {"GATED_DELTA_NET", 5, 12, 6, "attn_qkv", 64, 192 + 2 * 96,
-         "S1 {2,2,2}x16+{2,2,2}x16+2*{2,2,2}x16"},
-        {"GATED_DELTA_NET", 5, 12, 6, "ssm_in", 64, 600, "S1 {2,2,2}x100"},
-        {"GATED_DELTA_NET", 5, 12, 6, "ssm_ba", 64, 24, "S1 {2,2,2}x4"},
-        {"GATED_DELTA_NET", 5, 12, 6, "ssm_ba", 64, 25, other},
-        {"GATED_DELTA_NET", 5, 12, 6, "ssm_norm", 16, 12, "all heads have it"},
-        {"RWKV_WKV6", 5, 12, 12, "time_mix_key", 64, 192, "S1 {4,4,4}x16"},
-        {"RWKV_WKV6", 5, 12, 12, "time_mix_key", 64, 96, "all heads have it"},
-        {"RWKV_WKV6", 5, 12, 12, "time_mix_output", 192, 64, "S0 {4,4,4}x16"},
+        {"SSM_SCAN", 0, 12, 6, "blk.0.ssm_in.weight", 64, 2 * 192 + 2 * 96 + 12,
+         "S1 {4,4,4}x16+{4,4,4}x16+{2,2,2}x16+{2,2,2}x16+{4,4,4}", F32, false},
+        {"SSM_SCAN", 0, 12, 6, "blk.0.ssm_in.weight", 64, 2 * 192 + 2 * 96 + 13, other, F32, false},
+        {"SSM_SCAN", 0, 12, 6, "blk.0.ssm_conv1d.weight", 4, 192 + 2 * 96,
+         "S1 {4,4,4}x16+{2,2,2}x16+{2,2,2}x16", F32, false},
+        {"SSM_SCAN", 0, 12, 6, "blk.0.ssm_conv1d.weight", 4, 192 + 2 * 96 + 1, other, F32, false},
+        {"SSM_SCAN", 0, 12, 6, "blk.0.ssm_norm.weight", 32, 6, "S1 {2,2,2}", F32, false},
+        {"SSM_SCAN", 0, 12, 4, "blk.0.ssm_norm.weight", 48, 4, "S1 {2,1,1}", F32, false},
+        {"SSM_SCAN", 0, 10, 2, "blk.0.ssm_norm.weight", 80, 2, "all heads have it", F32, false},
+        {"SSM_SCAN", 0, 12, 1, "blk.0.ssm_norm.weight", 192, 1, "all heads have it", F32, false},
+        {"SSM_SCAN", 0, 12, 6, "blk.0.ssm_d.weight", 13, 1, other, F32, false},
+        {"GATED_DELTA_NET", 5, 12, 6, "blk.0.attn_qkv.weight", 64, 192 + 2 * 96,
+         "S1 {2,2,2}x16+{2,2,2}x16+2*{2,2,2}x16", F32, false},
+        {"GATED_DELTA_NET", 5, 12, 6, "blk.0.ssm_in.weight", 64, 600, "S1 {2,2,2}x100", F32, false},
+        {"GATED_DELTA_NET", 5, 12, 6, "blk.0.ssm_ba.weight", 64, 24, "S1 {2,2,2}x4", F32, false},
+        {"GATED_DELTA_NET", 5, 12, 6, "blk.0.ssm_ba.weight", 64, 25, other, F32, false},
+        {"GATED_DELTA_NET", 5, 12, 6, "blk.0.ssm_norm.weight", 16, 12, "all heads have it", F32,
+         false},
+        {"RWKV_WKV6", 5, 12, 12, "blk.0.time_mix_key.weight", 64, 192, "S1 {4,4,4}x16", F32, false},
+        {"RWKV_WKV6", 5, 12, 12, "blk.0.time_mix_key.weight", 64, 96, "all heads have it", F32,
+         false},
+        {"RWKV_WKV6", 5, 12, 12, "blk.0.time_mix_output.weight", 192, 64, "S0 {4,4,4}x16", F32,
+         false},
+        {"RWKV_WKV6", 5, 12, 12, "cache_r_l0", 128, 4, "all heads read the token before", F32,
+         false},
+        {"SSM_SCAN", 0, 12, 6, "cache_r_l0", 3 * 384, 4, "S0 {4,4,4}x48+{2,2,2}x48+{2,2,2}x48", F32,
+         false},
+        {"SSM_SCAN", 0, 12, 6, "blk.0.ssm_norm.weight", 192, 1, "all heads have it", F32, false},
+        {"SSM_SCAN", 0, 12, 6, "blk.0.attn_q.weight", 64, 192,
+         "the graph does not say how many heads it has", F32, false},
+        {"SSM_SCAN", 0, 10, 1, "blk.0.ssm_x.weight", 160, 40, "S0 {4,4,2}x16", Q4_0, false},
+        {"SSM_SCAN", 0, 10, 1, "blk.0.ssm_x.weight", 160, 40, "sums are whole", F32, true},
     };
     for (size_t i = 0; i < sizeof weights_of / sizeof *weights_of; i++) {
         const struct beside *s = &weights_of[i];
         stop();
         start();
         fprintf(stderr, "case %zu, %s\n", i, s->name);
-        struct gg_tensor *w = named(F32, 0, s->name, s->a, s->b);
-        scale(scan(s->op, s->state, s->heads, tensor(F32, SIZE, s->groups, TOKENS)));
+        struct gg_tensor *w = weight_of(s->type, s->name, s->a, s->b, 1);
+        cutter.whole_sums = s->whole_sums;
+        scale(scan(s->op, s->state, s->heads, queries(s->heads, s->groups, AS_THEY_ARE)));
         scale(w);
         cut();
         (s->want[0] == 'S' ? is_cut : is_whole)(w, s->want);
