@@ -1,9 +1,10 @@
 /* Weights that a program maps from files: a file that is mapped where another was before, memory where
  * a file was, a weight that is partly filled, a larger tensor in the place of one, and a file that
  * cannot be read for a time.
- *     helper-ggml-files LIBRARY PLUGIN API [alone]
+ *     helper-ggml-files LIBRARY PLUGIN API [alone | parts]
  * Prints "ok" when every weight had the bytes that were there when it was set. With "alone" the file is
- * rank 0's only: others find nothing under its name, or something else. */
+ * rank 0's only: others find nothing under its name, or something else. parts: a file that is loaded in
+ * two parts. */
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -365,6 +366,34 @@ static void check_several_files(void) {
     end(ctx, weights, work);
 }
 
+/* Ranks agree behind 256 MiB, and load a weight afterwards. */
+static void check_parts(void) {
+    enum { SIDE = 1 << 13, LARGE = SIDE * SIDE * 4 };
+    static float values[N * M], got[N];
+    char name[] = "/tmp/sheaf-weights-XXXXXX";
+    const int fd = mkstemp(name);
+    void *ctx = new_ctx();
+    struct gg_buffer *weights = buffer_for(GG_USAGE_WEIGHTS, LARGE + BYTES), *work = work_of(BYTES);
+    struct gg_tensor *first = large(ctx, SIDE, SIDE, "w"), *second = tensor(ctx, N, M, "behind");
+    size_t at = 0;
+    int wrong = 0;
+    fill(values, 1);
+    expect(!ftruncate(fd, LARGE) && pwrite(fd, values, BYTES, LARGE) == BYTES, "a large file");
+    char *data = mmap(NULL, LARGE + BYTES, PROT_READ, MAP_SHARED, fd, 0);
+    put_at(weights, first, &at);
+    put_at(weights, second, &at);
+    set(first, data, 0, LARGE);
+    set(second, data + LARGE, 0, BYTES);
+    struct gg_tensor *t = add(ctx, view(ctx, first, N, 0), view(ctx, second, N, BYTES / 2));
+    expect(compute(graph_of(ctx, in(work, t), 41)) == GG_STATUS_SUCCESS, "status of a large file");
+    get(t, got, sizeof got);
+    for (int i = 0; i < N; i++) wrong += got[i] != value_of(1, N * M / 2 + i);
+    expect(!wrong, "a weight of the second part");
+    close(fd);
+    unlink(name);
+    end(ctx, weights, work);
+}
+
 static void check_files(void) {
     void *at = map_file(0, NULL);
     check_weight(at, 0, 1);
@@ -394,6 +423,8 @@ int main(int argc, char **argv) {
     backend = dev->iface.init_backend(dev, NULL);
     if (argc > 4 && !strcmp(argv[4], "alone"))
         check_files_of_rank_0();
+    else if (argc > 4 && !strcmp(argv[4], "parts"))
+        check_parts();
     else
         check_files();
     backend->iface.free(backend);

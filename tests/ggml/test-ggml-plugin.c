@@ -309,6 +309,10 @@ Test(ggml_plugin, files_that_change_places) {
         cr_expect(!strstr(out, "sends the slices"), "each rank reads its own copies: %s", out);
     }
 }
+Test(ggml_plugin, a_file_that_is_loaded_in_parts) {
+    cr_expect_eq(start("env", "helper-ggml-files", "fake-ggml-3", 3, "parts"), 0, "%s", out);
+    shows("ok\n");
+}
 /* A rank without the file is sent its slice and no more: of 2049 rows of 4 KiB, four times. */
 Test(ggml_plugin, a_file_of_rank_0_only) {
     static const struct {
