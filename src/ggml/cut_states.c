@@ -299,8 +299,10 @@ static struct sheaf_split_state *short_state(const struct gg_cutter *c, const st
     const struct channels *s = layer;
     const int rows = axis_of_rows(r);
     *why = "its rows are not the columns of out_proj";
-    if (l->role == GG_ROLE_SHORT_OUT && c->whole_sums) return gg_by_rows(c, 1, r->ne[1]);
-    if (l->role == GG_ROLE_SHORT_OUT) return l->bias ? NULL : gg_by_inner(c, 0, s->n, s->unit, 1);
+    if (l->role == GG_ROLE_SHORT_OUT) {
+        if (l->bias) return NULL;
+        return c->whole_sums ? gg_by_rows(c, 1, r->ne[1]) : gg_by_inner(c, 0, s->n, s->unit, 1);
+    }
     if (l->role == GG_ROLE_SHORT_IN && r->ne[rows] == 3 * s->n)
         return gg_by_inner(c, rows, s->n, s->unit, 3);
     if (l->role == GG_ROLE_SHORT && r->ne[rows] == s->n)

@@ -261,9 +261,11 @@ Test(ggml_cut, feed_forward_of_blocks) {
 enum { SIZE = 16, OPERANDS = 7 }; /* elements of a head; the most operands of a scan */
 
 /* The layer's scan. `state`: the operand that it reads from the layer's cache. */
+static struct gg_tensor *cache;
 static struct gg_tensor *scan(const char *op, int state, int64_t heads, struct gg_tensor *groups) {
     const int64_t width = SIZE * heads;
-    struct gg_tensor *cache = weight("cache_s_l0", SIZE * width, 4), *src[OPERANDS];
+    struct gg_tensor *src[OPERANDS];
+    cache = weight("cache_s_l0", SIZE * width, 4);
     struct gg_tensor *x = tensor(F32, SIZE, heads, TOKENS);
     for (int i = 0; i < OPERANDS; i++) src[i] = x;
     src[state ? 0 : 4] = groups; /* queries, or B of a scan */
@@ -301,6 +303,9 @@ static void try_scan(const struct scan *s) {
     NODE("ADD", 64, TOKENS, 1, NODE("MUL_MAT", 64, TOKENS, 1, out, y), bias);
     scale(d);
     cut();
+    char of_state[64];
+    snprintf(of_state, sizeof of_state, "%sx256", s->by_one ? s->by_one : "");
+    is_cut(cache, s->by_one ? of_state : "whole");
     is_cut(d, s->by_one ? s->by_one : "whole");
     is_cut(bias, "whole");
     (s->out[0] == 'S' ? is_cut : is_whole)(out, s->out);
@@ -397,6 +402,39 @@ Test(ggml_cut, what_heads_of_states_have) {
         scale(w);
         cut();
         (s->want[0] == 'S' ? is_cut : is_whole)(w, s->want);
+    }
+}
+
+/* 96 channels in blocks of 32. */
+Test(ggml_cut, short_convolutions) {
+    static const char other[] = "its rows are not the columns of out_proj";
+    static const struct {
+        const char *name;
+        int64_t a, b;
+        const char *want;
+        bool whole_sums;
+    } cases[] = {
+        {"blk.0.shortconv.in_proj.weight", 64, 288, "S1 {1,1,1}x32+{1,1,1}x32+{1,1,1}x32", false},
+        {"blk.0.shortconv.in_proj.weight", 64, 192, other, false},
+        {"blk.0.shortconv.conv.weight", 3, 96, "S1 {1,1,1}x32", false},
+        {"blk.0.shortconv.conv.weight", 3, 192, other, false},
+        {"cache_r_l0", 192, 4, "S0 {1,1,1}x64", false},
+        {"cache_r_l0", 191, 4, other, false},
+        {"blk.0.shortconv.out_proj.bias", 64, 1, other, false},
+        {"blk.0.shortconv.out_proj.bias", 64, 1, other, true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        stop();
+        start();
+        fprintf(stderr, "case %zu, %s\n", i, cases[i].name);
+        cutter.whole_sums = cases[i].whole_sums;
+        struct gg_tensor *out = named(Q4_0, 0, "shortconv.out_proj", 96, 64);
+        struct gg_tensor *w = weight(cases[i].name, cases[i].a, cases[i].b);
+        NODE("MUL_MAT", 64, TOKENS, 1, out, tensor(F32, 96, TOKENS, 1));
+        scale(w);
+        cut();
+        is_cut(out, cases[i].whole_sums ? "S1 {2,1,1}x16" : "S0 {1,1,1}x32");
+        (cases[i].want[0] == 'S' ? is_cut : is_whole)(w, cases[i].want);
     }
 }
 
