@@ -137,7 +137,7 @@ struct loaded { /* all libraries of this process */
 static int note_loaded(struct dl_phdr_info *info, size_t size, void *user) {
     struct loaded *o = user;
     (void)size;
-    if (!*info->dlpi_name || !sheaf__grow(&o->name, &o->cap, o->n + 1, sizeof *o->name)) return 0;
+    if (!sheaf__grow(&o->name, &o->cap, o->n + 1, sizeof *o->name)) return 0;
     o->name[o->n] = strdup(info->dlpi_name);
     o->n += o->name[o->n] != NULL;
     return 0;

@@ -106,12 +106,11 @@ static void add(const struct gg_library *lib, struct gg_device *dev) {
     m->lib = lib;
     m->dev = dev;
     m->type = props.p.type;
-    m->caps = (struct sheaf_backend_dev_caps){.async = props.p.caps.async,
-                                              .host_buffer = props.p.caps.host_buffer,
-                                              .events = props.p.caps.events};
     m->gg_buft = lib->dev_buffer_type(dev);
     m->gg_host_buft = props.p.caps.host_buffer ? lib->dev_host_buffer_type(dev) : NULL;
-    m->caps.host_buffer = m->gg_host_buft != NULL;
+    m->caps = (struct sheaf_backend_dev_caps){.async = props.p.caps.async,
+                                              .host_buffer = m->gg_host_buft != NULL,
+                                              .events = props.p.caps.events};
     m->has_addresses =
         lib->buft_is_host(m->gg_buft) || has_addresses(lib->reg_name(lib->dev_backend_reg(dev)));
     snprintf(m->name, sizeof m->name, "ggml:%s", lib->dev_name(dev));

@@ -32,6 +32,7 @@ struct fake_props {
 void ggml_backend_load_all(void);
 void ggml_backend_load_all_from_path(const char *dir);
 void ggml_set_abort_callback(void (*fn)(const char *text));
+void ggml_log_set(void (*fn)(int level, const char *text, void *user), void *user);
 size_t ggml_backend_dev_count(void);
 struct gg_device *ggml_backend_dev_get(size_t index);
 const char *ggml_backend_dev_name(struct gg_device *dev);
@@ -90,11 +91,20 @@ enum { N_DEVICES = 1 };
 static char reg_object, device_objects[N_DEVICES], buft_object, packed_object;
 static struct gg_reg reg;
 static uint64_t seen[MAX_SEEN];
-static int n_seen, n_computed, fails;
+static int n_seen, n_computed;
+static bool fails;
 static void (*tell_abort)(const char *text);
+static void (*tell)(int level, const char *text, void *user);
 
+void ggml_log_set(void (*fn)(int level, const char *text, void *user), void *user) {
+    (void)user;
+    tell = fn;
+}
+static void say(int level, const char *text) {
+    if (tell) tell(level, text, NULL);
+}
 /* The device is there without. */
-void ggml_backend_load_all(void) {}
+void ggml_backend_load_all(void) { say(4, "a backend does not load\n"); }
 void ggml_backend_load_all_from_path(const char *dir) { (void)dir; }
 void ggml_set_abort_callback(void (*fn)(const char *text)) { tell_abort = fn; }
 
@@ -117,7 +127,9 @@ void ggml_backend_dev_memory(struct gg_device *dev, size_t *free_bytes, size_t *
 void ggml_backend_dev_get_props(struct gg_device *dev, struct gg_props *props) {
     memset(props, 0, sizeof *props);
     props->name = ggml_backend_dev_name(dev);
-    props->type = PACKS ? GG_DEVICE_TYPE_CPU : GG_DEVICE_TYPE_GPU;
+    props->type = PACKS                            ? GG_DEVICE_TYPE_CPU
+                  : dev != ggml_backend_dev_get(0) ? GG_DEVICE_TYPE_IGPU
+                                                   : GG_DEVICE_TYPE_GPU;
     props->caps.events = true;
 }
 struct gg_reg *ggml_backend_dev_backend_reg(struct gg_device *dev) {
@@ -372,7 +384,14 @@ void ggml_backend_free(struct gg_backend *b) {
 }
 int ggml_backend_graph_compute_async(struct gg_backend *b, struct gg_cgraph *g) {
     bool known = false;
-    if (fails) return GG_STATUS_FAILED;
+    if (fails) {
+        static int n;
+        say(2, "it computes\n");
+        if (n++ == 1) say(4, "it has no memory\n"); /* of other failures it says nothing */
+        say(3, "it may be lost\n");
+        say(5, "...\n");
+        return GG_STATUS_FAILED;
+    }
     uint64_t uid = (uint64_t)(uintptr_t)g;
     GG_SINCE_0_10(uid = g->uid;)
     for (int i = 0; i < n_seen; i++) known = known || seen[i] == uid;

@@ -35,6 +35,8 @@ Test(ggml_member, is_listed_only_if_it_is_named) {
     shows("ggml:FAKE0@0 GPU, a fake, ggml 0.27.0, 256 of 512 MiB free");
     cr_expect_eq(run("fake-device-3", "ggml:*", "bin/sheaf-info"), 0, "%s", out);
     cr_expect(!strstr(out, "CPU0@0"), "%s", out);
+    cr_expect_eq(run("fake-device-two", "ggml:*", "bin/sheaf-info"), 0, "%s", out);
+    shows("ggml:FAKE1@0 GPU, "); /* in the processor */
 }
 Test(ggml_member, computes) {
     cr_expect_eq(run("fake-device-3", "ggml:FAKE0", "bin/helper-ggml-member ggml:FAKE0"), 0, "%s",
@@ -208,7 +210,11 @@ Test(ggml_member, a_failure_names_the_library) {
                  "%s", out);
     shows("compute: ggml:FAKE0: computing the graph of");
     shows("status -1 (ggml 0.27.0, ");
-    shows("libfake-device-3.so)");
+    shows("libfake-device-3.so): it has no memory\n");
+    shows("ggml: it may be lost\n");
+    cr_expect_eq(times_shown("a backend does not load"), 1, "no reason: %s", out);
+    cr_expect_eq(times_shown("it has no memory"), 2, "of one failure: %s", out);
+    cr_expect(!strstr(out, "it computes") && !strstr(out, "ggml: ..."), "%s", out);
 }
 /* Every rank learns which rank's device failed, of which library, and all end. */
 Test(ggml_member, a_failure_on_another_rank_ends_the_job) {
@@ -225,6 +231,8 @@ Test(ggml_member, a_failure_on_another_rank_ends_the_job) {
     cr_expect_neq(run("fake-device-3", "CPU0@0,ggml:FAKE0@1", cmd), 0, "%s", out);
     shows("libfake-device-3.so gave up: fake-device.c:1: GGML_ASSERT(false) failed");
     shows("rank 1");
+    shows("rank 1 (");
+    shows(" reports: ggml 0.27.0, "); /* rank 0 was told before the process was gone */
     cr_expect(!strstr(out, "right\n"), "%s", out);
 }
 static void refuses(const char *library) {
