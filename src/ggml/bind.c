@@ -25,7 +25,9 @@ static double bytes_of_slice(const struct gg_region *r, const struct sheaf_split
 /* Said before a system without memory ends a rank without a word. */
 static enum sheaf_status check_room(const struct gg_memory *m, struct gg_region *const *regions,
                                     size_t n, struct sheaf_split_state *const *states) {
+    enum { LEAST_BYTES = 64 << 20 }; /* worth a question to all ranks */
     const size_t n_members = gg_engine_n_members_of(gg_driver.engine, m->device);
+    if (m->size < LEAST_BYTES) return SHEAF_STATUS_SUCCESS;
     double *needs = calloc(n_members + 1, sizeof *needs);
     if (!needs) return gg_no_memory("weights and caches");
     for (size_t j = 0; j < n_members; j++)
