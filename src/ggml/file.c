@@ -22,7 +22,7 @@ uint64_t gg_file_hash(int fd, uint64_t *size) {
     uint64_t h = sheaf__mix(1, *size);
     for (uint64_t i = 0; i < SAMPLES; i++) {
         const uint64_t room = *size > SAMPLE_BYTES ? *size - SAMPLE_BYTES : 0;
-        const ssize_t n = pread(fd, block, sizeof block, (off_t)(room / (SAMPLES - 1) * i));
+        const ssize_t n = pread(fd, block, sizeof block, (off_t)(room * i / (SAMPLES - 1)));
         if (n < 0) return 0;
         h = sheaf__hash_bytes(h, block, (size_t)n);
     }

@@ -298,6 +298,16 @@ static void a_file(const char *name, size_t size) {
     free(bytes);
 }
 static void other_bytes(const char *name) { a_file(name, ALONE_BYTES); }
+/* A copy whose last byte is another. */
+static void another_end(const char *name) {
+    float *bytes = malloc(ALONE_BYTES);
+    for (int i = 0; i < ALONE_N * ALONE_M; i++) bytes[i] = (float)(i % 9973);
+    bytes[ALONE_N * ALONE_M - 1] += 1;
+    unlink(name);
+    FILE *f = fopen(name, "w");
+    expect(f && fwrite(bytes, 1, ALONE_BYTES, f) == ALONE_BYTES && !fclose(f), "a copy");
+    free(bytes);
+}
 static void a_longer_file(const char *name) { a_file(name, ALONE_BYTES + 1); }
 
 static void check_alone(void (*put)(const char *), uint64_t uid) {
@@ -338,6 +348,7 @@ static void check_files_of_rank_0(void) {
     check_alone(a_folder, 32);
     check_alone(a_longer_file, 33);
     check_alone(other_bytes, 34);
+    check_alone(another_end, 35);
 }
 
 /* Weights of one buffer and one graph, of two files and of memory. */
