@@ -93,8 +93,7 @@ static void find_version(void *library, struct gg_host *h) {
 
 static void note_unknown(struct gg_host *h, const char *name) {
     const size_t n = strlen(h->unknown);
-    if (*name && strcmp(name, "NONE"))
-        snprintf(h->unknown + n, sizeof h->unknown - n, "%s%s", n ? " " : "", name);
+    if (*name) snprintf(h->unknown + n, sizeof h->unknown - n, "%s%s", n ? " " : "", name);
 }
 
 /* ggml's tables of names end without a mark. The last name that every version has ends the search,

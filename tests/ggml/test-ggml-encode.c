@@ -58,6 +58,26 @@ static void gives(const struct gg_tensor *t) {
     cr_expect_eq(e.results[0], t);
 }
 
+Test(ggml_encode, versions) {
+    static const struct {
+        const char *version;
+        int since;
+        bool is;
+    } cases[] = {
+        {"0.25.0", 25, true},
+        {"0.24.9", 25, false},
+        {"0.27.0", 25, true},
+        {"0.9.5", 9, true},
+        {"1.0.0", 25, true},
+        {"1", 25, false},
+        {"of unknown version", 0, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        strcpy(host.version, cases[i].version);
+        cr_expect_eq(gg_is_since(&host, cases[i].since), cases[i].is, "%s", cases[i].version);
+    }
+}
+
 /* ---- nodes ---- */
 
 Test(ggml_encode, signals_are_read_as_images) {
