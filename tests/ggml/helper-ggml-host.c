@@ -2,7 +2,7 @@
  * its devices: SHEAF, or SHEAF0, SHEAF1, ... if it has several.
  *     helper-ggml-host LIBRARY PLUGIN API [idle | close | child | many | ...]
  * Prints "refused" if the plugin stays out, else "ok" when all results were right. idle: waits for a
- * signal after the first graph. busy: computes the graph again and again until it fails. lives: the
+ * signal after the first graph. stays: the same, and does not take it. busy: computes the graph again and again until it fails. lives: the
  * same, and goes on afterwards. count: counts the signals that ask it to end. close: as a host of
  * another API does, unloads the plugin at once. child: starts itself again, as llama-server's router
  * does, with the mode close. many: thousands of graphs, and whether memory is lost. buffers: hundreds of
@@ -1238,7 +1238,8 @@ int main(int argc, char **argv) {
         check_graphs(&on[i].m);
     }
     if (!strcmp(mode, "count")) return count_signals();
-    if (!strcmp(mode, "idle")) {
+    if (!strcmp(mode, "stays")) signal(SIGTERM, SIG_IGN);
+    if (!strcmp(mode, "idle") || !strcmp(mode, "stays")) {
         puts("idle");
         fflush(stdout);
         for (int i = 0; i < 600; i++) usleep(100000);

@@ -623,10 +623,14 @@ Test(ggml_plugin, a_worker_that_dies_ends_an_idle_program) {
 }
 /* mpirun sees nothing wrong here. */
 Test(ggml_plugin, a_worker_that_is_stopped_ends_an_idle_program) {
-    lose_the_worker("idle", "SHEAF_TIMEOUT_HEARTBEAT_MS=1000", "STOP");
-    shows("idle\n");
-    shows("rank 1");
-    cr_expect(!strstr(out, "status 0\n") && !strstr(out, "status 4\n"), "%s", out);
+    static const char *const modes[] = {"idle", "stays"};
+    for (int i = 0; i < 2; i++) {
+        lose_the_worker(modes[i], "SHEAF_TIMEOUT_HEARTBEAT_MS=1000 SHEAF_TIMEOUT_FINALIZE_MS=1000",
+                        "STOP");
+        shows("idle\n");
+        shows("rank 1");
+        cr_expect(!strstr(out, "status 0\n") && !strstr(out, "status 4\n"), "%s", out);
+    }
 }
 
 /* Rank 0 is told of it in its call, and the thread that watches prints it: one line all the same. */
