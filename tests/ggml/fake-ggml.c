@@ -51,7 +51,10 @@ enum {
     TYPE_F32 = 0,
     TYPE_F16 = 1,
     TYPE_I32 = 26,
-    TYPE_I64 = 27
+    TYPE_I64 = 27,
+    OTHER_BLOCK = 8, /* types that have names of ggml's and are others */
+    OTHER_SIZE = 24,
+    NEW = 42
 };
 
 struct arena {
@@ -199,17 +202,20 @@ const char *ggml_unary_op_name(int op) { return op < 4 ? unary[op] : (abort(), N
 const char *ggml_glu_op_name(int op) { return op < 7 ? glu[op] : (abort(), NULL); }
 const char *ggml_type_name(int type) {
     if (type > 42) abort();
-    return type == TYPE_F32   ? "f32"
-           : type == TYPE_F16 ? "f16"
-           : type == TYPE_I32 ? "i32"
-           : type == TYPE_I64 ? "i64"
-                              : "?";
+    return type == TYPE_F32      ? "f32"
+           : type == TYPE_F16    ? "f16"
+           : type == TYPE_I32    ? "i32"
+           : type == TYPE_I64    ? "i64"
+           : type == OTHER_BLOCK ? "q8_0"
+           : type == OTHER_SIZE  ? "i8"
+           : type == NEW         ? "new"
+                                 : "?";
 }
-int64_t ggml_blck_size(int type) {
-    (void)type;
-    return 1;
+/* 0: types that were removed */
+int64_t ggml_blck_size(int type) { return strcmp(ggml_type_name(type), "?") != 0; }
+size_t ggml_type_size(int type) {
+    return type == TYPE_I64 ? 8 : type == TYPE_F16 ? 2 : type == OTHER_BLOCK ? 34 : 4;
 }
-size_t ggml_type_size(int type) { return type == TYPE_I64 ? 8 : type == TYPE_F16 ? 2 : 4; }
 #ifndef FAKE_VERSION
 #define FAKE_VERSION (FAKE_API == 3 ? "0.27.0" : "0.21.0")
 #endif

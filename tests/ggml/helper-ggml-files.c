@@ -310,6 +310,8 @@ static void another_end(const char *name) {
 }
 static void a_longer_file(const char *name) { a_file(name, ALONE_BYTES + 1); }
 
+static void the_file(const char *name) { (void)name; }
+
 static void check_alone(void (*put)(const char *), uint64_t uid) {
     char name[] = "/tmp/sheaf-weights-XXXXXX";
     const int fd = mkstemp(name);
@@ -349,6 +351,7 @@ static void check_files_of_rank_0(void) {
     check_alone(a_longer_file, 33);
     check_alone(other_bytes, 34);
     check_alone(another_end, 35);
+    check_alone(the_file, 36); /* each rank reads its slice */
 }
 
 /* Weights of one buffer and one graph, of two files and of memory. */
