@@ -53,7 +53,7 @@ enum {
     TYPE_I32 = 26,
     TYPE_I64 = 27,
     OTHER_BLOCK = 8, /* types that have names of ggml's and are others */
-    OTHER_SIZE = 24,
+    OTHER_SIZE = 30,
     NEW = 42
 };
 
@@ -207,7 +207,7 @@ const char *ggml_type_name(int type) {
            : type == TYPE_I32    ? "i32"
            : type == TYPE_I64    ? "i64"
            : type == OTHER_BLOCK ? "q8_0"
-           : type == OTHER_SIZE  ? "i8"
+           : type == OTHER_SIZE  ? "bf16"
            : type == NEW         ? "new"
                                  : "?";
 }

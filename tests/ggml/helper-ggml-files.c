@@ -276,8 +276,10 @@ static void check_failed_load(void) {
 enum {
     ALONE_N = 1024,
     ALONE_M = 2049,
-    ALONE_BYTES = ALONE_N * ALONE_M * 4
-}; /* of two SETs and more */
+    ALONE_BYTES = ALONE_N * ALONE_M * 4, /* of two SETs and more */
+    ALONE_AT = 4096,                     /* in the file */
+    FILE_BYTES = ALONE_AT + ALONE_BYTES
+};
 
 static void check_doubled(struct gg_tensor *t, const float *values, const char *what) {
     static float got[ALONE_N * ALONE_M];
@@ -297,19 +299,22 @@ static void a_file(const char *name, size_t size) {
     expect(f && fwrite(bytes, 1, size, f) == size && !fclose(f), "another file");
     free(bytes);
 }
-static void other_bytes(const char *name) { a_file(name, ALONE_BYTES); }
-/* A copy whose last byte is another. */
-static void another_end(const char *name) {
-    float *bytes = malloc(ALONE_BYTES);
-    for (int i = 0; i < ALONE_N * ALONE_M; i++) bytes[i] = (float)(i % 9973);
-    bytes[ALONE_N * ALONE_M - 1] += 1;
-    unlink(name);
-    FILE *f = fopen(name, "w");
-    expect(f && fwrite(bytes, 1, ALONE_BYTES, f) == ALONE_BYTES && !fclose(f), "a copy");
-    free(bytes);
+static void other_bytes(const char *name) { a_file(name, FILE_BYTES); }
+static void a_longer_file(const char *name) { a_file(name, FILE_BYTES + 1); }
+/* The weight, whose last value is greater by `more`. */
+static void write_weight(int fd, float more) {
+    float *values = malloc(ALONE_BYTES);
+    for (int i = 0; i < ALONE_N * ALONE_M; i++) values[i] = (float)(i % 9973);
+    values[ALONE_N * ALONE_M - 1] += more;
+    expect(pwrite(fd, values, ALONE_BYTES, ALONE_AT) == ALONE_BYTES, "a file");
+    free(values);
 }
-static void a_longer_file(const char *name) { a_file(name, ALONE_BYTES + 1); }
-
+static void another_end(const char *name) {
+    unlink(name);
+    const int fd = open(name, O_CREAT | O_WRONLY, 0600);
+    write_weight(fd, 1);
+    close(fd);
+}
 static void the_file(const char *name) { (void)name; }
 
 static void check_alone(void (*put)(const char *), uint64_t uid) {
@@ -325,8 +330,9 @@ static void check_alone(void (*put)(const char *), uint64_t uid) {
     t->nb[2] = t->nb[3] = ALONE_BYTES;
     struct gg_cgraph *g = graph_of(ctx, in(work, t), uid);
     for (int i = 0; i < ALONE_N * ALONE_M; i++) values[i] = (float)(i % 9973);
-    expect(write(fd, values, ALONE_BYTES) == ALONE_BYTES, "a file");
-    set(w, mmap(NULL, ALONE_BYTES, PROT_READ, MAP_SHARED, fd, 0), 0, ALONE_BYTES);
+    write_weight(fd, 0);
+    const char *file = mmap(NULL, FILE_BYTES, PROT_READ, MAP_SHARED, fd, 0);
+    set(w, file + ALONE_AT, 0, ALONE_BYTES);
     close(fd);
     put(name);
     expect(compute(g) == GG_STATUS_SUCCESS, "status of a file of rank 0");

@@ -57,7 +57,7 @@ Test(ggml_plugin, ggml_0_9) {
 Test(ggml_plugin, what_is_not_known) {
     setenv("SHEAF_BACKEND_DEBUG", "1", 1);
     cr_expect_eq(host("env", "fake-ggml-3", 3, ""), 0, "%s", out);
-    shows("backend API 3; not known here: SQR? q8_0 i8 new\n");
+    shows("backend API 3; not known here: SQR? q8_0 bf16 new\n");
 }
 Test(ggml_plugin, interface_3) {
     cr_expect_eq(host("env", "fake-ggml-3", 3, ""), 0, "%s", out);
