@@ -121,20 +121,43 @@ static void check_partly_filled(const void *data, int content) {
     end(ctx, weights, work);
 }
 
-/* Another file has the name of the one that is mapped. */
+/* Another file has the name of the one that is mapped, and the name that Linux gives that one. */
 static void check_replaced_file(void) {
     static float values[N * M];
-    char old[] = "/tmp/sheaf-weights-XXXXXX", new[] = "/tmp/sheaf-weights-XXXXXX";
+    char old[] = "/tmp/sheaf-weights-XXXXXX", new[] = "/tmp/sheaf-weights-XXXXXX", deleted[64];
     const int fd[] = {mkstemp(old), mkstemp(new)};
     for (int k = 0; k < 2; k++) {
         fill(values, k);
         expect(write(fd[k], values, BYTES) == BYTES, "a file");
     }
     void *data = mmap(NULL, BYTES, PROT_READ, MAP_SHARED, fd[0], 0);
-    expect(!rename(new, old), "a file in the place of another");
+    snprintf(deleted, sizeof deleted, "%s (deleted)", old);
+    expect(!rename(new, old) && !link(old, deleted), "a file in the place of another");
     check_weight(data, 0, 14);
     for (int k = 0; k < 2; k++) close(fd[k]);
     unlink(old);
+    unlink(deleted);
+}
+
+/* The bytes of a weight are those of two files. */
+static void check_two_mappings(void) {
+    static float got[2 * N * M];
+    char *data = mmap(NULL, 2 * BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *ctx = new_ctx();
+    struct gg_buffer *weights = alloc(2 * BYTES), *work = work_of(2 * BYTES);
+    struct gg_tensor *w = in(weights, tensor(ctx, N, 2 * M, "w")), *t = in(work, scale(ctx, w, 2));
+    int wrong = 0;
+    for (int k = 0; k < 2; k++) {
+        const int fd = open(path[k], O_RDONLY);
+        mmap(data + k * BYTES, BYTES, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0);
+        close(fd);
+    }
+    set(w, data, 0, 2 * BYTES);
+    expect(compute(graph_of(ctx, t, 18)) == GG_STATUS_SUCCESS, "status of two mappings");
+    get(t, got, sizeof got);
+    for (int i = 0; i < 2 * N * M; i++) wrong += got[i] != 2 * value_of(i / (N * M), i % (N * M));
+    expect(!wrong, "a weight of two files");
+    end(ctx, weights, work);
 }
 
 /* llama.cpp unmaps what it does not need, so that a mapping begins inside of its file; and one that may be
@@ -427,6 +450,7 @@ static void check_files(void) {
     check_replaced_file();
     check_parts_of_mappings();
     check_several_files();
+    check_two_mappings();
     check_cleared(at, 0x3f);
     check_cleared(at, 0);
     check_failed_load();
