@@ -1,10 +1,13 @@
-/* The engine, on one rank: commands that it refuses; and what has room on members. */
+/* The engine, on one rank: commands that it refuses; what has room on members, or lacks it; and files. */
 #include <criterion/criterion.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "ggml/capacity.h"
 #include "ggml/engine.h"
+#include "ggml/file.h"
 
 static struct gg_engine *engine;
 
@@ -200,4 +203,15 @@ Test(ggml_capacity, what_pools_lack) {
                   "case %zu: %zu, %d, %zu of %zu", i, lack.member, lack.is_shared, lack.needs,
                   lack.has);
     }
+}
+
+/* A server loads many files, of which ranks may have others. */
+Test(ggml_file, one_that_differs_is_closed) {
+    const int before = open("/dev/null", O_RDONLY);
+    enum gg_file_lack lack;
+    int error;
+    close(before);
+    cr_expect_eq(gg_file_open("/dev/null", 1, 1, &lack, &error), -1);
+    cr_expect_eq(lack, GG_FILE_NOT_REGULAR);
+    cr_expect_eq(open("/dev/null", O_RDONLY), before);
 }
