@@ -729,12 +729,17 @@ static int asks_cuda(sheaf_backend_dev_t dev) {
     struct sheaf_tensor *gap = sheaf_view_2d(ctx, a, COLUMNS / 2, ROWS, a->nb[1], 0);
     struct sheaf_tensor *wide = sheaf_new_tensor_2d(ctx, SHEAF_TYPE_F32, 4, ROWS);
     struct sheaf_tensor *narrow = sheaf_new_tensor_2d(ctx, SHEAF_TYPE_F32, 2, ROWS);
-    struct sheaf_tensor *x = sheaf_new_tensor_3d(ctx, SHEAF_TYPE_F32, 8, ROWS, 1);
+    struct sheaf_tensor *nine = sheaf_new_tensor_2d(ctx, SHEAF_TYPE_F32, 9, ROWS);
+    struct sheaf_tensor *six = sheaf_new_tensor_2d(ctx, SHEAF_TYPE_F32, 6, ROWS);
+    struct sheaf_tensor *x = sheaf_new_tensor_3d(ctx, SHEAF_TYPE_F32, 16, ROWS, 1);
+    struct sheaf_tensor *longs = sheaf_new_tensor_2d(ctx, SHEAF_TYPE_I64, COLUMNS, ROWS);
     const struct sheaf_tensor *nodes[] = {
         sheaf_clamp(ctx, a, 0, 1),    sheaf_clamp(ctx, gap, 0, 1),
         sheaf_argmax(ctx, a),         sheaf_argmax(ctx, gap),
         sheaf_silu(ctx, a),           sheaf_silu(ctx, gap),
         sheaf_ssm_conv(ctx, x, wide), sheaf_ssm_conv(ctx, x, narrow),
+        sheaf_ssm_conv(ctx, x, nine), sheaf_ssm_conv(ctx, x, six),
+        sheaf_cpy(ctx, a, a),         sheaf_cpy(ctx, longs, longs),
     };
     for (size_t i = 0; i < sizeof nodes / sizeof *nodes; i++)
         printf("%s: %d\n", sheaf_op_desc(nodes[i]), sheaf_backend_dev_supports_op(dev, nodes[i]));

@@ -128,7 +128,8 @@ Test(ggml_member, nodes_that_cuda_only_says_it_computes) {
     cr_expect_eq(
         run("fake-device-cuda", "ggml:FAKE0", "bin/helper-ggml-member ggml:FAKE0 asks-cuda"), 0,
         "%s", out);
-    shows("CLAMP: 1\nCLAMP: 0\nARGMAX: 1\nARGMAX: 0\nSILU: 1\nSILU: 0\nSSM_CONV: 1\nSSM_CONV: 0\n");
+    shows("CLAMP: 1\nCLAMP: 0\nARGMAX: 1\nARGMAX: 0\nSILU: 1\nSILU: 0\nSSM_CONV: 1\nSSM_CONV: 0\n"
+          "SSM_CONV: 1\nSSM_CONV: 0\nCPY: 1\nCPY: 0\n");
 }
 /* ggml's devices take every event for one of their own. */
 Test(ggml_member, an_event_of_another_device) {
