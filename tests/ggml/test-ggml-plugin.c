@@ -466,6 +466,9 @@ Test(ggml_plugin, memory_that_members_lack) {
     cr_expect_eq(ranks(2, "fake-ggml-3", 3, "lacks 255"), 0, "%s", out);
     cr_expect(!strstr(out, "weights and caches need"), "%s", out);
     shows("\nok\n");
+    setenv("SHEAF_DEVICES", "ggml:FAKE0@0,CPU0@1", 1); /* the first host's number is 0, too */
+    cr_expect_eq(ranks(2, "fake-ggml-3", 3, "lacks 257"), 0, "%s", out);
+    shows(", ggml:FAKE0@0), and 0.24 GiB are free there");
 }
 /* Rank 0 waits for the results of another group as long as it takes. */
 Test(ggml_plugin, a_slow_group) {
