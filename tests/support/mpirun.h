@@ -50,7 +50,7 @@ static inline int run_command(const char *cmd, int timeout_s, char *out, size_t 
     size_t used = 0;
     int fd[2], status = 0;
     if (cap) out[0] = 0;
-    if (pipe(fd)) return RUN_CANNOT_START;
+    if (pipe2(fd, O_CLOEXEC)) return RUN_CANNOT_START; /* commands beside each other share none */
     fflush(NULL);
     pid_t pid = fork();
     if (pid < 0) {
