@@ -98,12 +98,12 @@ static bool refuses_members_of_others(void) {
 }
 
 /* Members of each group in groups [n_groups], of the same ranks: all of them work at the same time. */
-static int values(size_t largest, struct sheaf_comm *const *groups, int n_groups) {
+static bool check_groups(size_t largest, struct sheaf_comm *const *groups, int n_groups,
+                         enum sheaf_type wire) {
     enum { MOST = 2 * CHECK_MAX_MEMBERS };
     struct check c[MOST] = {0};
     pthread_t threads[MOST];
     const int n_local = sheaf_comm_n_local(comm), n = n_groups * n_local;
-    const char *wire = getenv("SHEAF_COMM_WIRE");
     bool ok = refuses_members_of_others();
     if (!ok) sheaf_world_abort(sheaf_last_error());
     for (int i = 0; i < n; i++) {
@@ -112,22 +112,39 @@ static int values(size_t largest, struct sheaf_comm *const *groups, int n_groups
         c[i].n = n_members;
         c[i].largest = largest;
         c[i].starts = getenv("TEST_START") != NULL;
-        c[i].wire = wire ? sheaf_type_from_name(wire) : SHEAF_TYPE_F32;
+        c[i].wire = wire;
         for (int m = 0; m < n_members; m++) c[i].host[m] = host_label(member_rank[m]);
-        if (pthread_create(&threads[i], NULL, check_thread, &c[i])) return 2;
+        if (pthread_create(&threads[i], NULL, check_thread, &c[i])) abort();
     }
     for (int i = 0; i < n; i++) {
         pthread_join(threads[i], NULL);
         if (c[i].error[0])
             fprintf(stderr, "error: %s\n", c[i].error);
         else
-            printf("ok %s member %d hash %016llx\n", sheaf_comm_describe(c[i].comm), c[i].member,
-                   (unsigned long long)c[i].hash);
+            printf("ok %s member %d %s hash %016llx\n", sheaf_comm_describe(c[i].comm), c[i].member,
+                   sheaf_type_name(wire), (unsigned long long)c[i].hash);
         ok = ok && !c[i].error[0];
     }
     fflush(stdout);
     if (!ok) sheaf_world_abort("wrong values");
-    return quit(ok);
+    return ok;
+}
+
+static int values(size_t largest, struct sheaf_comm *const *groups, int n_groups) {
+    return quit(check_groups(largest, groups, n_groups, SHEAF_TYPE_F32));
+}
+
+/* One group after the other, whose sums travel as each wire type. */
+static int wire_types(size_t largest, struct sheaf_comm_params params) {
+    static const enum sheaf_type types[] = {SHEAF_TYPE_F32, SHEAF_TYPE_BF16, SHEAF_TYPE_Q8_0};
+    for (size_t t = 0; t < 3; t += SANITIZED ? 2 : 1) {
+        params.wire_type = types[t];
+        sheaf_comm_free(comm);
+        if (sheaf_comm_new(member_rank, n_members, &params, &comm) ||
+            !check_groups(largest, &comm, 1, types[t]))
+            return quit(false);
+    }
+    return quit(true);
 }
 
 static int two_groups(size_t largest) {
@@ -429,6 +446,7 @@ int main(int argc, char **argv) {
     }
     const size_t largest = argc > 3 ? (size_t)atol(argv[3]) : 70001;
     if (!strcmp(argv[1], "values") || !strcmp(argv[1], "wrap")) return values(largest, &comm, 1);
+    if (!strcmp(argv[1], "wires")) return wire_types(largest, params);
     if (!strcmp(argv[1], "groups")) return two_groups(largest);
     if (!strcmp(argv[1], "backwards")) return backwards();
     return fault(argv[1], argc > 3 ? atoi(argv[3]) : 1, argc > 4 ? (size_t)atol(argv[4]) : 2048);

@@ -824,23 +824,32 @@ Test(comm, threads_with_other_counts) {
 
 static char out[1 << 16];
 
-/* All "hash" values of the output; false if they differ or there are not n. */
-static bool one_hash(int n, char *hash) {
+/* All hashes of a wire type in the output; false if they differ or there are not n. */
+static bool one_hash(int n, const char *type, char *hash) {
+    char head[24];
     int found = 0;
-    for (const char *p = out; (p = strstr(p, " hash ")); p += 6, found++) {
-        if (found && strncmp(hash, p + 6, 16)) return false;
-        snprintf(hash, 17, "%.16s", p + 6);
+    snprintf(head, sizeof head, " %s hash ", type);
+    for (const char *p = out; (p = strstr(p, head)); found++) {
+        p += strlen(head);
+        if (found && strncmp(hash, p, 16)) return false;
+        snprintf(hash, 17, "%.16s", p);
     }
     return found == n;
 }
 
+static void run_checks(const char *env, int np, const char *mode, const char *members,
+                       size_t largest, const char *describe) {
+    const int rc =
+        run_mpirun(np, env, 120, out, sizeof out, "helper-comm %s %s %zu", mode, members, largest);
+    cr_assert_eq(rc, 0, "%s np %d, members %s: status %d\n%s", env, np, members, rc, out);
+    cr_assert_not_null(strstr(out, describe), "%s np %d: want %s\n%s", env, np, describe, out);
+}
+
 static void run_values(const char *env, int np, const char *members, int n, size_t largest,
                        const char *describe, char *hash) {
-    int rc =
-        run_mpirun(np, env, 120, out, sizeof out, "helper-comm values %s %zu", members, largest);
-    cr_assert_eq(rc, 0, "%s np %d, members %s: status %d\n%s", env, np, members, rc, out);
-    cr_assert(one_hash(n, hash), "%s np %d, members %s: results differ\n%s", env, np, members, out);
-    cr_assert_not_null(strstr(out, describe), "%s np %d: want %s\n%s", env, np, describe, out);
+    run_checks(env, np, "values", members, largest, describe);
+    cr_assert(one_hash(n, "f32", hash), "%s np %d, members %s: results differ\n%s", env, np,
+              members, out);
 }
 
 #define SHM "SHEAF_COMM_TRANSPORT=auto"
@@ -911,33 +920,35 @@ Test(comm_ranks, delayed_messages, .timeout = 300) {
     cr_assert_str_eq(a, b);
 }
 
-/* Whether data travel whole or in parts must not matter; nor where the members are. */
+/* Whether data travel whole or in parts must not matter, nor which hosts add: for each wire type. */
 Test(comm_ranks, wire_types_and_algorithms, .timeout = 300) {
+#define FOUR "SHEAF_COMM_TRANSPORT=hosts:0,1,2,0"
     static const char *const types[] = {"f32", "bf16", "q8_0"};
-    for (size_t t = 0; t < 3; t += SANITIZED ? 2 : 1) {
-        char env[160], whole[24], parts[24];
-        for (int np = SANITIZED ? 3 : 2; np <= 3; np++) {
-            snprintf(env, sizeof env, "SHEAF_COMM_WIRE=%s " MPI, types[t]);
-            run_values(env, np, "1", np, 16411, "mpi(", whole);
-            snprintf(env, sizeof env, "SHEAF_COMM_ONE_SHOT=1 SHEAF_COMM_WIRE=%s " MPI, types[t]);
-            run_values(env, np, "1", np, 16411, "mpi(", parts);
-            cr_assert_str_eq(whole, parts, "%s np %d: the algorithm changes the bits", types[t],
-                             np);
+    static const struct {
+        int np;
+        const char *members;
+        int n;
+        const char *describe, *envs[3];
+    } cases[] = {
+        {2, "1", 2, "mpi(2 hosts)", {MPI, "SHEAF_COMM_ONE_SHOT=1 " MPI}},
+        {3, "1", 3, "mpi(3 hosts)", {MPI, "SHEAF_COMM_ONE_SHOT=1 " MPI}},
+        {4,
+         "1,2,1,1",
+         5,
+         "shm(2)+mpi(3 hosts)",
+         {FOUR, "TEST_SLOT=4096 SHEAF_COMM_ONE_SHOT=1 " FOUR, "SHEAF_COMM_OWNERS=2 " FOUR}}};
+    for (size_t i = SANITIZED; i < sizeof cases / sizeof *cases; i++) {
+        char first[3][24], hash[24];
+        for (size_t e = 0; e < 3 && cases[i].envs[e]; e++) {
+            const char *env = cases[i].envs[e];
+            run_checks(env, cases[i].np, "wires", cases[i].members, 16411, cases[i].describe);
+            for (size_t t = 0; t < 3; t += SANITIZED ? 2 : 1) {
+                cr_assert(one_hash(cases[i].n, types[t], hash), "%s %s: results differ\n%s", env,
+                          types[t], out);
+                if (!e) strcpy(first[t], hash);
+                cr_assert_str_eq(hash, first[t], "%s changes the bits of %s", env, types[t]);
+            }
         }
-        snprintf(env, sizeof env, "SHEAF_COMM_WIRE=%s SHEAF_COMM_TRANSPORT=hosts:0,1,2,0",
-                 types[t]);
-        run_values(env, 4, "1,2,1,1", 5, 16411, "shm(2)+mpi(3 hosts)", whole);
-        snprintf(env, sizeof env,
-                 "TEST_SLOT=4096 SHEAF_COMM_ONE_SHOT=1 SHEAF_COMM_WIRE=%s "
-                 "SHEAF_COMM_TRANSPORT=hosts:0,1,2,0",
-                 types[t]);
-        run_values(env, 4, "1,2,1,1", 5, 16411, "shm(2)+mpi(3 hosts)", parts);
-        cr_assert_str_eq(whole, parts, "%s: chunks change the bits", types[t]);
-        snprintf(env, sizeof env,
-                 "SHEAF_COMM_OWNERS=2 SHEAF_COMM_WIRE=%s SHEAF_COMM_TRANSPORT=hosts:0,1,2,0",
-                 types[t]);
-        run_values(env, 4, "1,2,1,1", 5, 16411, "shm(2)+mpi(3 hosts)", parts);
-        cr_assert_str_eq(whole, parts, "%s: owners change the bits", types[t]);
     }
 }
 
@@ -980,7 +991,7 @@ Test(comm_ranks, two_groups_at_once, .timeout = 120) {
     for (size_t i = 0; i < sizeof envs / sizeof *envs; i++) {
         const int rc = run_mpirun(3, envs[i], 60, out, sizeof out, "helper-comm groups 1 5000");
         cr_assert_eq(rc, 0, "%s: status %d\n%s", envs[i], rc, out);
-        cr_assert(one_hash(6, hash), "%s: results differ\n%s", envs[i], out);
+        cr_assert(one_hash(6, "f32", hash), "%s: results differ\n%s", envs[i], out);
     }
 }
 
@@ -1126,7 +1137,7 @@ Test(comm_ranks, numbers_wrap, .timeout = 300) {
         const int rc =
             run_mpirun(n, cases[i].env, 120, out, sizeof out, "helper-comm wrap 1 16411");
         cr_assert_eq(rc, 0, "%s: status %d\n%s", cases[i].env, rc, out);
-        snprintf(line, sizeof line, "member %d hash %s", n - 1, want);
+        snprintf(line, sizeof line, "member %d f32 hash %s", n - 1, want);
         cr_assert_not_null(strstr(out, line), "%s: want %s\n%s", cases[i].env, line, out);
     }
 }
