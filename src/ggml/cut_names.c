@@ -376,6 +376,13 @@ static struct sheaf_split_state *feed_forward_state(const struct gg_cutter *c,
     return NULL;
 }
 
+static struct sheaf_split_state *by_columns(const struct gg_cutter *c, const struct gg_region *r,
+                                            const char **why) {
+    const int64_t block = sheaf_blck_size(r->type);
+    *why = "its columns are no whole blocks of its type";
+    return r->ne[0] % block ? NULL : gg_by_inner(c, 0, r->ne[0], block, 1);
+}
+
 /* The matrix behind experts that compute with fewer dimensions than the model has (Kimi K3, Nemotron 3):
  * its results are added to those of the shared expert, of which members have parts, too. */
 static struct sheaf_split_state *latent_out_state(const struct gg_cutter *c,
@@ -385,9 +392,7 @@ static struct sheaf_split_state *latent_out_state(const struct gg_cutter *c,
     if (c->whole_sums || l->bias) return NULL;
     *why = "members would add up its results alone";
     if (!gg_find(g, l->layer, GG_ROLE_FFN_OUT, "_shexp")) return NULL;
-    *why = "its columns are no whole blocks of its type";
-    const int64_t block = sheaf_blck_size(r->type);
-    return r->ne[0] % block ? NULL : gg_by_inner(c, 0, r->ne[0], block, 1);
+    return by_columns(c, r, why);
 }
 
 /* ---- all ---- */
@@ -414,6 +419,8 @@ static enum sheaf_status cut_one(const struct gg_cutter *c, const struct gg_whol
         states[i] = feed_forward_state(c, g, i, &why[i]);
     else if (role == GG_ROLE_FFN_LATENT_OUT)
         states[i] = latent_out_state(c, g, l, r, &why[i]);
+    else if (role == GG_ROLE_JOINED)
+        states[i] = c->whole_sums ? gg_by_rows(c, 1, r->ne[1]) : by_columns(c, r, &why[i]);
     else if (role == GG_ROLE_VOCABULARY)
         states[i] = gg_by_rows(c, l->bias ? 0 : 1, r->ne[l->bias ? 0 : 1]);
     return SHEAF_STATUS_SUCCESS;

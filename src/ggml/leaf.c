@@ -48,6 +48,7 @@ static const struct {
     {"ffn_down_shexp", GG_ROLE_FFN_OUT},
     {"ffn_latent_up", GG_ROLE_FFN_LATENT_OUT},
     {"ffn_routed_up", GG_ROLE_FFN_LATENT_OUT},
+    {"nextn.eh_proj", GG_ROLE_JOINED},
     {"ssm_in", GG_ROLE_STATE_IN},
     {"ssm_conv1d", GG_ROLE_CHANNELS},
     {"ssm_conv1d_q", GG_ROLE_STATE_HEADS},

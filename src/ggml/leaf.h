@@ -33,6 +33,7 @@ enum gg_role {
     GG_ROLE_FFN_IN,         /* rows are the inner dimension, once or twice */
     GG_ROLE_FFN_OUT,        /* columns are it; rows are cut with whole sums */
     GG_ROLE_FFN_LATENT_OUT, /* columns are the experts' results; whole with whole sums */
+    GG_ROLE_JOINED,         /* columns are of two vectors that all members have; likewise rows */
     /* layers with a state */
     GG_ROLE_STATE_IN,      /* rows are all that the layer reads */
     GG_ROLE_CHANNELS,      /* rows are channels of the convolution */

@@ -11,8 +11,8 @@
  * feed-forward, named as T5's and as the first of a conformer. shared: two layers with one cache, of keys that are the
  * values, too. groups: heads of one key, which is the value, and a matrix for each group of heads before the output
  * matrix. expert: an expert of fewer dimensions than the layer has, and a shared one. gated: a feed-forward with gate and
- * up in one matrix. unnamed: a layer as
- * whisper.cpp's, whose weights have numbers for names and whose caches are one row for all layers.
+ * up in one matrix. joined: one behind the matrix that a head for further tokens has for a token and a state. unnamed: a
+ * layer as whisper.cpp's, whose weights have numbers for names and whose caches are one row for all layers.
  * Prints the results, and "done". */
 #include <stddef.h>
 
@@ -407,6 +407,12 @@ static struct gg_tensor *gated(struct layer *l, struct gg_tensor *x) {
     return product(l->f, y);
 }
 
+static struct gg_tensor *joined(struct layer *l, struct gg_tensor *x) {
+    struct gg_tensor *both = node("CONCAT", 2 * EMBD, n_tokens, 1, x, mul(x, x));
+    struct gg_tensor *y = product(l->x, both);
+    return plus(y, product(l->f, silu(product(l->in, y))));
+}
+
 /* Heads of one key, which is the value, and a matrix for each group of heads. */
 static struct gg_tensor *groups_out(struct layer *l, struct gg_tensor *x) {
     enum { EACH = HEAD * HEADS / GROUPS };
@@ -662,6 +668,12 @@ static const struct leaf gated_leaves[] = {
     W(f, "ffn_down.weight", 2 * EMBD, EMBD, 1, 0),
     END,
 };
+static const struct leaf joined_leaves[] = {
+    W(x, "nextn.eh_proj.weight", 2 * EMBD, EMBD, 1, 0),
+    W(in, "ffn_up.weight", EMBD, 2 * EMBD, 1, 0),
+    W(f, "ffn_down.weight", 2 * EMBD, EMBD, 1, 0),
+    END,
+};
 static const struct leaf decoder_leaves[] = {
     ATTENTION("dec.blk.0.", Q_ROWS, KV_ROWS, "attn_o.weight"),
     LEAF(x, "dec.blk.0.cross_attn_q.weight", EMBD, Q_ROWS, 1, 0),
@@ -721,6 +733,7 @@ static const struct kind {
     {"groups", groups_out, groups_leaves},
     {"expert", expert, expert_leaves},
     {"gated", gated, gated_leaves},
+    {"joined", joined, joined_leaves},
 };
 
 static void make_leaves(const struct leaf *leaf, struct layer *l) {

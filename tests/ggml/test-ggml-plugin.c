@@ -208,6 +208,11 @@ Test(ggml_plugin, cuts_gate_and_up_in_one_matrix) {
     cuts_layer("gated", 1, NULL);
     shows("blk.0.ffn_up.weight: S1 {22,21,21}+{22,21,21}\n");
 }
+/* The first of the sums is that of nextn.eh_proj. */
+Test(ggml_plugin, cuts_what_joins_a_token_and_a_state) {
+    cuts_layer("joined", 2, NULL);
+    shows("blk.0.nextn.eh_proj.weight: S0 {22,21,21}\n");
+}
 Test(ggml_plugin, cuts_values_of_experts) { cuts_layer("values", 1, NULL); }
 Test(ggml_plugin, cuts_decoders) { cuts_layer("decoder", 3, NULL); }
 /* Two of the sums are of one number a token. */
@@ -224,8 +229,8 @@ Test(ggml_plugin, cuts_attention_to_latent_vectors) { cuts_layer("latent", 1, NU
 /* Sums of members' parts would depend on how many members there are, and the kernel of a product on how many of the
  * columns a member has. */
 Test(ggml_plugin, keeps_bits_with_whole_sums) {
-    static const char *const layers[] = {"rwkv6",   "rwkv7",  "plamo2", "linear",
-                                         "decoder", "expert", "groups", "rotated"};
+    static const char *const layers[] = {"rwkv6",  "rwkv7",  "plamo2",  "linear", "decoder",
+                                         "expert", "groups", "rotated", "joined"};
     double one[MOST_VALUES], all[MOST_VALUES];
     setenv("SHEAF_SPLIT_SUMS", "whole", 1);
     for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
@@ -233,6 +238,7 @@ Test(ggml_plugin, keeps_bits_with_whole_sums) {
         runs_layer(layers[i], 3, all);
         cr_expect(!memcmp(one, all, 32 * 7 * sizeof *one), "%s", layers[i]);
     }
+    shows("blk.0.nextn.eh_proj.weight: S1 {1,1,0}x16\n");
 }
 
 /* Two pairs of matrices, the first with flash attention between them. */
