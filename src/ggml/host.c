@@ -242,8 +242,9 @@ static enum sheaf_status probe_buffer(const struct probe *p, struct gg_host *h) 
         const struct gg_buffer_rest *rest = gg_host_rest(h, b);
         const bool fits = rest->buft == (struct gg_buft *)&buft && rest->context == &context &&
                           rest->size == 4096 && rest->usage == GG_USAGE_COMPUTE &&
-                          b->iface.free_buffer == probe_free && p->buffer_get_size(b) == 4096;
-        if (fits) p->buffer_free(b);
+                          p->buffer_get_size(b) == 4096;
+        if (b->iface.free_buffer != probe_free) break; /* the first of both tables, which frees b */
+        p->buffer_free(b);
         if (fits) return SHEAF_STATUS_SUCCESS;
     }
     return refuse("struct ggml_backend_buffer has another layout");

@@ -86,6 +86,7 @@ struct gg_buffer *ggml_backend_buffer_init(struct gg_buft *buft, struct gg_buffe
 void ggml_backend_buffer_free(struct gg_buffer *buffer);
 void ggml_backend_buffer_set_usage(struct gg_buffer *buffer, int usage);
 size_t ggml_backend_buffer_get_size(struct gg_buffer *buffer);
+int fake_ggml_n_buffers(void);
 void ggml_backend_buft_alloc_buffer_n(void);
 
 static void *take(struct arena *a, size_t n) {
@@ -223,15 +224,19 @@ const char *ggml_version(void) { return FAKE_VERSION; }
 
 /* ---- buffers ---- */
 
+static int n_buffers; /* that were not freed */
+int fake_ggml_n_buffers(void) { return n_buffers; }
 struct gg_buffer *ggml_backend_buffer_init(struct gg_buft *buft, struct gg_buffer_i iface,
                                            void *context, size_t size) {
     struct gg_buffer *b = malloc(sizeof *b);
+    n_buffers++;
     *b = (struct gg_buffer){iface, buft, context, size, GG_USAGE_ANY};
     return b;
 }
 void ggml_backend_buffer_free(struct gg_buffer *b) {
     b->iface.free_buffer(b);
     free(b);
+    n_buffers--;
 }
 void ggml_backend_buffer_set_usage(struct gg_buffer *b, int usage) { b->usage = usage; }
 size_t ggml_backend_buffer_get_size(struct gg_buffer *b) { return b->size; }

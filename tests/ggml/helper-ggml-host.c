@@ -1229,6 +1229,8 @@ int main(int argc, char **argv) {
         return failures != 0;
     }
     static struct on on[MAX_DEVICES];
+    expect(CALL(int (*)(void), "fake_ggml_n_buffers")() == 0,
+           "buffers of the plugin's checks are freed");
     check_reg(reg);
     for (size_t i = 0; i < n_devices && i < MAX_DEVICES; i++) {
         check_device(reg, i);
