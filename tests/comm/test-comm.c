@@ -1320,7 +1320,8 @@ Test(comm_faults, rank_that_is_stopped, .timeout = 120) {
 Test(comm_faults, rank_in_another_collective, .timeout = 120) {
     expect_message(transports(0), "kind", "all_reduce", "barrier");
     /* the second of its host is not named by its place there */
-    expect_message_of(2, IN("SHEAF_COMM_TRANSPORT=hosts:0,1,1"), "kind", 2048, "rank 1 (", "rank 2 (");
+    expect_message_of(2, IN("SHEAF_COMM_TRANSPORT=hosts:0,1,1"), "kind", 2048, "rank 1 (",
+                      "rank 2 (");
 }
 Test(comm_faults, rank_with_another_size, .timeout = 120) {
     expect_message(transports(1), "size", "4096 bytes", "8192 bytes");
