@@ -1,6 +1,6 @@
-/* Runs the nodes of graphs in a queue: one by one the first time, then as captured CUDA graphs. It owns the queue's work
- * memory, which the nodes that follow each other use. One thread at a time; the caller has made the device the current
- * one. */
+/* Runs the nodes of graphs in a queue: one by one the first time, then as captured CUDA graphs. It owns the
+ * queue's work memory, which the nodes that follow each other use. One thread at a time; the caller has made the
+ * device the current one. */
 #ifndef SHEAF_CUDA_GRAPHS_H
 #define SHEAF_CUDA_GRAPHS_H
 

@@ -74,11 +74,11 @@ uint64_t sheaf__split_plan_fingerprint(const struct sheaf__split_plan *plan,
                                        const struct sheaf_cgraph *graph);
 
 /* Geometry of one member's node. Given the step, fills `local`: op, op_params (with [BASE] and
- * [EXTENT] where an indexed dimension is cut: masked rows or experts, head slopes; those of a product
- * whose columns are cut), ne, nb and view_offs. Of a view, and of a node that writes over an operand (sheaf__op_written), nb and
- * view_offs (bytes from the start of the operand's owner) are where it lies there; all others are
- * dense, at 0. local_src[i] are the member's slices of the operands with ne, nb and view_offs set;
- * type, name, src, view_src are the caller's. */
+ * [EXTENT] where an indexed dimension is cut: masked rows or experts, head slopes; with [NE1] and
+ * [COLUMNS] where the columns of a product are), ne, nb and view_offs. Of a view, and of a node that
+ * writes over an operand (sheaf__op_written), nb and view_offs (bytes from the start of the operand's
+ * owner) are where it lies there; all others are dense, at 0. local_src[i] are the member's slices of
+ * the operands with ne, nb and view_offs set; type, name, src, view_src are the caller's. */
 enum sheaf_status sheaf__split_local_node(const struct sheaf__split_plan *plan,
                                           const struct sheaf__split_step *step,
                                           const struct sheaf_cgraph *graph, int member,

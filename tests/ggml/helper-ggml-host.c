@@ -2,8 +2,8 @@
  * its devices: SHEAF, or SHEAF0, SHEAF1, ... if it has several.
  *     helper-ggml-host LIBRARY PLUGIN API [idle | close | child | many | ...]
  * Prints "refused" if the plugin stays out, else "ok" when all results were right. idle: waits for a
- * signal after the first graph. stays: the same, and does not take it. busy: computes the graph again and again until it fails. lives: the
- * same, and goes on afterwards. count: counts the signals that ask it to end. close: as a host of
+ * signal after the first graph. stays: the same, and does not take it. busy: computes the graph again
+ * and again until it fails. lives: the same, and goes on afterwards. count: counts the signals that ask it to end. close: as a host of
  * another API does, unloads the plugin at once. child: starts itself again, as llama-server's router
  * does, with the mode close. many: thousands of graphs, and whether memory is lost. buffers: hundreds of
  * buffers of weights, few at a time. room: free memory while a second model comes and goes. layer: a

@@ -7,9 +7,9 @@
  * products of attention whose keys and values come from one vector. transposed: attention that keeps values transposed;
  * again: and a second context. runs: query heads of which three read one K/V head; rotated: with keys that are times a
  * matrix; norms: with norms over all heads; picked: with rows of the caches by number; repeated: used twice, with caches
- * for each time; values: with those of an expert added. decoder: attention with a cache, attention to what an encoder gave, and a
- * feed-forward, named as T5's and as the first of a conformer. shared: two layers with one cache, of keys that are the
- * values, too. groups: heads of one key, which is the value, and a matrix for each group of heads before the output
+ * for each time; values: with those of an expert added. decoder: attention with a cache, attention to what an encoder
+ * gave, and a feed-forward, named as T5's and as the first of a conformer. shared: two layers with one cache, of keys
+ * that are the values, too. groups: heads of one key, which is the value, and a matrix for each group of heads before the output
  * matrix. expert: an expert of fewer dimensions than the layer has, and a shared one. gated: a feed-forward with gate and
  * up in one matrix. joined: one behind the matrix that a head for further tokens has for a token and a state. unnamed: a
  * layer as whisper.cpp's, whose weights have numbers for names and whose caches are one row for all layers.
