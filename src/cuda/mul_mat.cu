@@ -9,6 +9,7 @@
  * aligned: gathered columns | rounded columns, or for cuBLASLt: converted columns | converted
  * weights of a chunk. */
 #include "cuda/product.h"
+#include "tensor/mul_mat.h"
 
 enum { ALIGN = 256, THREADS = 256 };
 #ifdef SHEAF_CUDA_EMULATED /* matrices of tests are small, and shall have several chunks */
@@ -44,14 +45,9 @@ static bool needs_gather(const struct sheaf_tensor *b) {
 }
 
 /* A slice of the columns goes the way of the whole. */
-static int64_t whole_ne1(const struct sheaf_tensor *dst) {
-    const int64_t told = dst->op == SHEAF_OP_MUL_MAT ? dst->op_params[SHEAF_OP_PARAM_NE1] : 0;
-    return told != 0 ? told : dst->ne[1];
-}
-
 static enum Method method_of(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst) {
     const struct sheaf_tensor *a = dst->src[0];
-    if (dst->op == SHEAF_OP_MUL_MAT_ID || whole_ne1(dst) <= SHEAF__CUDA_VEC_MAX) return METHOD_VEC;
+    if (dst->op == SHEAF_OP_MUL_MAT_ID || sheaf__mul_mat_whole_ne1(dst) <= SHEAF__CUDA_VEC_MAX) return METHOD_VEC;
     if (!q->blas || a->type == SHEAF_TYPE_F32 || a->ne[0] % 8 != 0 || a->ne[0] == 0)
         return METHOD_TILE;
     return METHOD_BLAS;

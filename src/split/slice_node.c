@@ -7,6 +7,7 @@
 #include "split/view.h"
 #include "tensor/access.h"
 #include "tensor/graph.h"
+#include "tensor/mul_mat.h"
 
 static void local_ne(const struct sheaf_tensor *t, struct sheaf__st st, int member,
                      int64_t ne[SHEAF_MAX_DIMS]) {
@@ -71,18 +72,12 @@ static enum sheaf_status tell_group(const struct sheaf_tensor *t, const struct s
     return tell_slice(t, out.cut, member, local);
 }
 
-/* Columns of a product that meet one matrix of a. */
-static int64_t columns_of(const int64_t *ne, const struct sheaf_tensor *a) {
-    if (a->ne[2] == 0 || a->ne[3] == 0) return 0;
-    return ne[1] * (ne[2] / a->ne[2]) * (ne[3] / a->ne[3]);
-}
-
 /* A device chooses the kernel of a product by the number of its columns, and kernels agree to rounding: a member that
  * has some of the columns takes the kernel of the whole. */
 static void tell_columns(const struct sheaf_tensor *t, const struct sheaf_tensor *local_a,
                          struct sheaf_tensor *local) {
-    const int64_t whole = columns_of(t->ne, t->src[0]);
-    if (columns_of(local->ne, local_a) == whole) return;
+    const int64_t whole = sheaf__mul_mat_columns(t->src[0], t);
+    if (sheaf__mul_mat_columns(local_a, local) == whole) return;
     local->op_params[SHEAF_OP_PARAM_NE1] = (int32_t)(t->ne[1] < INT32_MAX ? t->ne[1] : INT32_MAX);
     local->op_params[SHEAF_OP_PARAM_COLUMNS] = (int32_t)(whole < INT32_MAX ? whole : INT32_MAX);
 }

@@ -13,6 +13,7 @@
 
 #include "cpu/kernels/kernels.h"
 #include "sheaf/tensor.h"
+#include "tensor/mul_mat.h"
 
 /* What the products need of the team. One per team, shared by its threads. */
 struct sheaf__cpu_sync {
@@ -67,16 +68,6 @@ const float *sheaf__mul_mat_gather(const struct sheaf__cpu_kernels *kern,
 /* All columns that meet the same matrix (a2, a3) of a are done together: with g K/V heads and g.r
  * query heads a row of a is read once for r heads. Column number j of them lies at .. in b or dst.
  */
-static inline int64_t sheaf__mul_mat_columns(const struct sheaf_tensor *a,
-                                             const struct sheaf_tensor *b) {
-    if (a->ne[2] == 0 || a->ne[3] == 0) return 0;
-    return b->ne[1] * (b->ne[2] / a->ne[2]) * (b->ne[3] / a->ne[3]);
-}
-/* By these the kernel is chosen: of a MUL_MAT that is a slice, the columns of the whole. */
-static inline int64_t sheaf__mul_mat_whole_columns(const struct sheaf_tensor *dst) {
-    const int64_t told = dst->op_params[SHEAF_OP_PARAM_COLUMNS];
-    return told != 0 ? told : sheaf__mul_mat_columns(dst->src[0], dst->src[1]);
-}
 struct sheaf__mul_mat_at {
     int64_t i1, i2, i3;
 };
@@ -100,8 +91,8 @@ static inline int64_t sheaf__mul_mat_take(struct sheaf__cpu_sync *sync) {
     return atomic_fetch_add_explicit(&sync->next, 1, memory_order_relaxed);
 }
 
-/* True if a matrix of this product is multiplied by panels: the number of its columns decides, or of those of the whole
- * that dst is a slice of. */
+/* True if a matrix of this product is multiplied by panels: `columns` decides, of MUL_MAT those of the whole, else those
+ * of an expert. */
 bool sheaf__mul_mat_by_panels(const struct sheaf__cpu_kernels *kern, const struct sheaf_tensor *dst,
                               int64_t columns);
 /* True if columns that meet rows, not panels, are rounded. */

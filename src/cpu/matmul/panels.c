@@ -111,8 +111,7 @@ bool sheaf__mul_mat_rounds_rows(const struct sheaf__cpu_kernels *kern,
     if (!kern->rows_dot_rounded[type]) return false;
     if (sheaf_is_quantized(type)) return sheaf__rounding() == SHEAF__ROUND_Q8;
     if (sheaf__rounding() == SHEAF__ROUND_NONE || dst->op != SHEAF_OP_MUL_MAT) return false;
-    const int64_t told = dst->op_params[SHEAF_OP_PARAM_NE1];
-    return (told != 0 ? told : dst->src[1]->ne[1]) >= MIN_ROUNDED_PLAIN;
+    return sheaf__mul_mat_whole_ne1(dst) >= MIN_ROUNDED_PLAIN;
 }
 
 /* Floats are for all types that have nothing better. Fewer columns than a kind that rounds is for are rounded by rows,
