@@ -22,12 +22,13 @@ static int pool_of(size_t device, size_t j) {
                : sheaf_world_n_hosts() + (int)j;
 }
 
+/* total: the rooms are what there is in all, else what is free. */
 static void find_rooms(size_t device, const struct gg_memory_now *now, const double *shares,
-                       size_t n, struct gg_room *available, struct gg_room *all) {
+                       size_t n, bool total, struct gg_room *rooms) {
     for (size_t j = 0; j < n; j++) {
         const struct gg_memory_now *of = &now[gg_engine_member(gg_driver.engine, device, j)];
-        available[j] = (struct gg_room){shares[j], pool_of(device, j), (size_t)of->available};
-        all[j] = (struct gg_room){shares[j], pool_of(device, j), (size_t)of->all};
+        rooms[j] = (struct gg_room){shares[j], pool_of(device, j),
+                                    (size_t)(total ? of->all : of->available)};
     }
 }
 
@@ -36,15 +37,16 @@ static void find_rooms(size_t device, const struct gg_memory_now *now, const dou
  * for their first graph. */
 static enum sheaf_status note_memory(size_t device, const struct gg_memory_now *now) {
     const size_t n = gg_engine_n_members_of(gg_driver.engine, device);
-    struct gg_room *rooms = calloc(2 * n + 1, sizeof *rooms);
+    struct gg_room *rooms = calloc(n + 1, sizeof *rooms);
     double *shares = calloc(n + 1, sizeof *shares);
     enum sheaf_status st = rooms && shares ? gg_read_shares(gg_driver.engine, device, shares)
                                            : gg_no_memory("memory of the devices");
     if (!st) {
-        find_rooms(device, now, shares, n, rooms, rooms + n);
+        find_rooms(device, now, shares, n, false, rooms);
         const size_t bytes = gg_capacity(rooms, n), to_come = gg_bytes_to_come(device);
         known[device].available = bytes - sheaf__min_size(bytes, to_come);
-        known[device].all = gg_capacity(rooms + n, n);
+        find_rooms(device, now, shares, n, true, rooms);
+        known[device].all = gg_capacity(rooms, n);
     }
     free(rooms);
     free(shares);
@@ -98,11 +100,11 @@ static void tell_of_lack(size_t device, const struct gg_lack *lack) {
 
 enum sheaf_status gg_check_room(size_t device, const double *needs) {
     const size_t n = gg_engine_n_members_of(gg_driver.engine, device);
-    struct gg_room *rooms = calloc(2 * n + 1, sizeof *rooms);
+    struct gg_room *rooms = calloc(n + 1, sizeof *rooms);
     struct gg_memory_now *now = NULL;
     struct gg_lack lack;
     const enum sheaf_status st = rooms ? measure(&now) : gg_no_memory("memory of the devices");
-    if (!st) find_rooms(device, now, needs, n, rooms, rooms + n);
+    if (!st) find_rooms(device, now, needs, n, false, rooms);
     if (!st && gg_find_lack(rooms, n, &lack)) tell_of_lack(device, &lack);
     free(rooms);
     free(now);
