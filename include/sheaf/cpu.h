@@ -2,9 +2,9 @@
  * SHEAF_CPU_DEVICES=n.
  *
  * Environment: SHEAF_CPU_DEVICES (devices per domain), SHEAF_CPU_THREADS (threads per device, at
- * most its cores unless the cores are shared), SHEAF_CPU_ISA (portable | avx2 | avxvnni |
- * avx512 | avx512vbmi | avx512bf16 | amx: the kernels to be used), SHEAF_CPU_ACTIVATIONS (f32 |
- * bf16 | q8), SHEAF_CPU_REPACK (0: quantized weights of a meta device stay in memory as they were
+ * most its cores unless the cores are shared), SHEAF_CPU_ISA (portable | sse41 | avx2 |
+ * avxvnni | avx512 | avx512vbmi | avx512bf16 | amx; on ARM portable | neon | dotprod: the kernels to
+ * be used), SHEAF_CPU_ACTIVATIONS (f32 | bf16 | q8), SHEAF_CPU_REPACK (0: quantized weights of a meta device stay in memory as they were
  * written; results are the same), SHEAF_CPU_PROFILE (1: a backend prints the time of each op to
  * standard error when it is freed). When several ranks of one host share a binding, each takes its
  * share of the cores. A bad value is an error that names the variable.
@@ -62,8 +62,7 @@ enum sheaf_status sheaf_backend_cpu_buffer_from_ptr(void *ptr, size_t size,
  * for other devices or an index outside. */
 size_t sheaf_backend_cpu_n_memories(sheaf_backend_dev_t dev);
 sheaf_backend_buffer_type_t sheaf_backend_cpu_memory_buffer_type(sheaf_backend_dev_t dev, size_t i);
-/* Name of the kernels in use: "portable", "avx2", "avxvnni", "avx512", "avx512vbmi", "avx512bf16",
- * "amx"; "?" if a setting is bad. */
+/* Name of the kernels in use, as SHEAF_CPU_ISA takes it; "?" if a setting is bad. */
 const char *sheaf_cpu_isa_name(void);
 
 #ifdef __cplusplus

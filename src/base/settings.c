@@ -96,8 +96,8 @@ static const struct setting settings[] = {
                                     "Threads of each CPU device; by default no more than a control "
                                     "group's limit of CPU time leaves it processors."},
     [SHEAF__SET_CPU_ISA] = {"SHEAF_CPU_ISA", TEXT, .default_value = "the best",
-                            .help = "CPU kernels to use: portable, avx2, avxvnni, avx512, "
-                                    "avx512vbmi, avx512bf16, amx."},
+                            .help = "CPU kernels to use: portable, sse41, avx2, avxvnni, avx512, "
+                                    "avx512vbmi, avx512bf16, amx; on ARM portable, neon, dotprod."},
     [SHEAF__SET_CPU_ACTIVATIONS] = {"SHEAF_CPU_ACTIVATIONS", CHOICE("f32|bf16|q8"),
                                     .default_value = "f32",
                                     .help = "What CPU products round activations to; bf16 (BF16 "

@@ -1099,6 +1099,31 @@ Test(mul_mat, ops_avx512bf16) { check_bf16(SHEAF_TYPE_BF16, "avx512bf16", NULL);
 Test(mul_mat, ops_avx512bf16_bf16) { check_bf16(SHEAF_TYPE_BF16, "avx512bf16", "bf16"); }
 Test(mul_mat, ops_avx512bf16_bf16_halves) { check_bf16(SHEAF_TYPE_F16, "avx512bf16", "bf16"); }
 
+/* ---- vectors of 16 bytes; products of bytes on tests/emulators/dotprod where there are none ---- */
+
+static void emulate_dotprod(void) {
+#if !defined(__aarch64__)
+    setenv("SHEAF_BACKEND_PATH", SHEAF_BUILD_DIR "/lib/modules/dotprod-emu", 1);
+#endif
+}
+#if defined(__aarch64__)
+Test(mul_mat, ops_neon) { check_ops("neon", NULL); }
+Test(mul_mat, ops_neon_q8) { check_ops("neon", "q8"); }
+#else
+Test(mul_mat, ops_sse41) { check_ops("sse41", NULL); }
+Test(mul_mat, ops_sse41_q8) { check_ops("sse41", "q8"); }
+#endif
+Test(mul_mat, ops_dotprod) {
+    few = SANITIZED;
+    emulate_dotprod();
+    check_ops("dotprod", NULL);
+}
+Test(mul_mat, ops_dotprod_q8) {
+    few = SANITIZED;
+    emulate_dotprod();
+    check_ops("dotprod", "q8");
+}
+
 /* ---- AMX, on tests/emulators/amx where there is none ---- */
 
 static void emulate_amx(void) {

@@ -120,6 +120,7 @@ enum sheaf__digits_order {
      * is a vector there, then the odd ones. */
     SHEAF__DIGITS_EIGHT_WORDS,
     SHEAF__DIGITS_K_WORDS,
+    SHEAF__DIGITS_IN_PLACE, /* two digits, not moved: for vectors of 16 bytes */
 };
 /* Digits of an element: h and m, or all. */
 static inline int sheaf__digits_used(enum sheaf__digits_order order) {
@@ -147,7 +148,7 @@ static inline int sheaf__digits_block(int64_t i, int64_t n, bool at_end) {
 }
 /* Do the last blocks of a column of k elements lie so? */
 static inline bool sheaf__digits_at_end(int64_t k) { return k >= 256; }
-/* The place of element i of 256; PLAIN, WORDS and SHORTS are not moved. */
+/* The place of element i of 256; PLAIN, WORDS, SHORTS and IN_PLACE are not moved. */
 static inline int sheaf__digits_place(enum sheaf__digits_order order, int i) {
     const int b = i / 32, e = i % 32, lane = sheaf__digits_block_lane(order, b);
     switch (order) {
@@ -509,7 +510,7 @@ extern enum sheaf__cpu_fetch sheaf__cpu_fetch;
  * The table ISA lies in a file of its own, libsheaf-cpu-ISA.so, that needs nothing of libsheaf and
  * exports two functions (src/cpu/kernels/module.c). Any change to a struct or to a contract of this
  * header raises the version. */
-enum { SHEAF__CPU_KERNELS_VERSION = 34 };
+enum { SHEAF__CPU_KERNELS_VERSION = 35 };
 
 struct sheaf__cpu_kernels_module {
     int version;       /* nothing else is read if it is another */

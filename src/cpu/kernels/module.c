@@ -1,4 +1,4 @@
-/* The entry of a module of kernels: built once with each of x86/ISA.c, for any CPU. The build
+/* The entry of a module of kernels: built once with each of FOLDER/ISA.c, for any CPU. The build
  * defines KERNELS_NAME, KERNELS_SCORE, KERNELS_NEEDS, the CPU features that the flags of the table
  * stand for: HAS(avx2)&&HAS(fma), and KERNELS_TABLE: the table of the module or, with
  * KERNELS_EXTENDS, the one whose copy this function changes. */
@@ -14,11 +14,10 @@
 
 #define HAS(feature) __builtin_cpu_supports(#feature)
 
-/* All tables for x86 convert F16 with it. CPUID leaf 1; clang 14 does not know the name "f16c". The
- * registers' state that it needs is that of AVX, which HAS(avx2) includes. */
-static bool baseline(void) {
+/* CPUID leaf 1; clang 14 does not know the name "f16c". The registers' state that it needs is that of AVX,
+ * which HAS(avx2) includes. */
+__attribute__((unused)) static bool f16c(void) {
     unsigned a, b, c, d;
-    __builtin_cpu_init();
     return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
 }
 
@@ -73,6 +72,14 @@ __attribute__((unused)) static bool tiles_granted(void) {
     return false;
 #endif
 }
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+
+/* FEAT_DotProd, as the kernel tells it. */
+__attribute__((unused)) static bool dot_products(void) {
+    enum { ASIMDDP = 1 << 20 };
+    return (getauxval(AT_HWCAP) & ASIMDDP) != 0;
+}
 #endif
 
 extern const struct sheaf__cpu_kernels KERNELS_TABLE;
@@ -97,7 +104,12 @@ static void prepare(void) {
 }
 
 #pragma GCC visibility push(default)
-int sheaf_cpu_kernels_score(void) { return baseline() && KERNELS_NEEDS ? KERNELS_SCORE : 0; }
+int sheaf_cpu_kernels_score(void) {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+#endif
+    return KERNELS_NEEDS ? KERNELS_SCORE : 0;
+}
 
 const struct sheaf__cpu_kernels_module *sheaf_cpu_kernels_init(void) {
     static const struct sheaf__cpu_kernels_module module = {
