@@ -98,6 +98,18 @@ install_missing() {
     done
 }
 
+# The Debian archive that apt uses. Its origin is known once the lists were fetched; before, the
+# archive is known by the name of its folder.
+debian_archive() {
+    local targets found
+    targets=$(apt-get indextargets --format '$(ORIGIN)|$(CODENAME)|$(REPO_URI)' 'Created-By: Packages' |
+        sort -u)
+    found=$(grep -E '^Debian\|[^|-]*\|' <<<"$targets" | head -n 1) ||
+        found=$(grep -E '/debian/?$' <<<"$targets" | head -n 1) ||
+        die "apt on this machine knows no Debian archive (apt-get indextargets lists none)"
+    echo "${found##*|}"
+}
+
 # Where a preset builds (CMakePresets.json).
 build_dir() {
     if [ "$1" = release ]; then echo "$root/build"; else echo "$root/build/$1"; fi
