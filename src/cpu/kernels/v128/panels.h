@@ -2,7 +2,7 @@
  *
  * Columns are packed in panels of PANEL_COLS, an element of all of them together; a tile is PANEL_ROWS rows by all
  * columns of a panel, whose sums are in registers. Weights are unpacked to floats, or, where there is an instruction
- * that multiplies bytes (KERNELS_DOT_4), to bytes with scales, which meet activations of 16 bits as two digits, or of
+ * that multiplies bytes (KERNELS_DIGITS), to bytes with scales, which meet activations of 16 bits as two digits, or of
  * 8 (--fast).
  *
  * Invariant: a sum runs over k in order, carried on through memory, so that neither the rows and columns beside it
@@ -93,7 +93,7 @@ UNPACK(F16, f16)
 UNPACK(BF16, bf16)
 #undef UNPACK
 
-#if defined(KERNELS_DOT_4)
+#if defined(KERNELS_DIGITS)
 
 /* 32 weights of a row, and 32 elements of all columns, four together. Of activations of 8 bits there is one digit. */
 struct weights_row {

@@ -1,5 +1,5 @@
 /* Products of rows with few columns: plain weights by floats, quantized ones by activations in integers of 16 bits,
- * as two digits, or of 8 (--fast).
+ * as words or as two digits (vector.h), or of 8 (--fast).
  *
  * 256 weights become bytes once and meet all columns of the call; one conversion joins the products of 32, or of 16
  * where weights have a scale for 16, to the sums.
@@ -57,14 +57,17 @@ INLINE void describe_32(const int32_t *q, float by, int b, float *d, float *sums
     } while (0)
 
 static void digits_of_32(const float *x, struct sheaf__act_digits *y, int b) {
-    int8_t(*to)[64] = y->digit[b / 2];
     int32_t q[32];
     const float d = integers_of_32(x, 127.0f * 256.0f, q);
     describe_32(q, d, b, y->d, y->sums32, y->sums16);
     for (int j = 0; j < 32; j++) {
+#if defined(KERNELS_DIGITS)
         const int8_t low = (int8_t)(uint8_t)(q[j] & 255);
-        to[0][b % 2 * 32 + j] = (int8_t)((q[j] - low) >> 8);
-        to[1][b % 2 * 32 + j] = low;
+        y->digit[b / 2][0][b % 2 * 32 + j] = (int8_t)((q[j] - low) >> 8);
+        y->digit[b / 2][1][b % 2 * 32 + j] = low;
+#else
+        y->word[0][32 * b + j] = (int16_t)q[j];
+#endif
     }
 }
 static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n, bool at_end,
@@ -87,35 +90,44 @@ static void to_bytes(const float *x, struct sheaf__act_bytes *y, int64_t n, bool
 
 /* ---- quantized weights ---- */
 
-/* 256 activations of a column as the loops below read them. */
+/* The products of n vectors of weights with those of 256 activations from vector `at` of 16 on. */
+INLINE v_f dot_of(enum sheaf__act act, const int8_t *q, const void *column, int at, int n) {
+    const struct sheaf__act_digits *y = column;
+    const int8_t *bytes = ((const struct sheaf__act_bytes *)column)->x;
+    v_i32 sum = {0};
+    if (act == SHEAF__ACT_BYTES) {
+        UNROLL for (int i = 0; i < n; i++) sum =
+            dot_16(sum, v_load_i8(q + 16 * i), v_load_i8(bytes + 16 * (at + i)));
+        return v_from_i32(sum);
+    }
+#if defined(KERNELS_DIGITS)
+    v_i32 low = {0};
+    UNROLL for (int i = 0; i < n; i++) {
+        const v_i8 x = v_load_i8(q + 16 * i);
+        const int8_t(*digit)[64] = y->digit[(at + i) / 4];
+        sum = dot_16(sum, x, v_load_i8(digit[0] + (at + i) % 4 * 16));
+        low = dot_16(low, x, v_load_i8(digit[1] + (at + i) % 4 * 16));
+    }
+    return v_from_i32((sum << 8) + low);
+#else
+    UNROLL for (int i = 0; i < n; i++) sum =
+        dot_16_words(sum, v_load_i8(q + 16 * i), y->word[0] + 16 * (at + i));
+    return v_from_i32(sum);
+#endif
+}
+
+/* 256 activations of a column; what goes with their integers. */
 struct activations {
-    const int8_t *digit[2]; /* of element i: digit[..][i / 64 * apart + i % 64] */
-    int64_t apart;
+    const void *column;
     const float *d, *sums32, *sums16;
 };
 INLINE struct activations activations_of(enum sheaf__act act, const void *column, int64_t i) {
     if (act == SHEAF__ACT_BYTES) {
         const struct sheaf__act_bytes *y = (const struct sheaf__act_bytes *)column + i;
-        return (struct activations){{y->x, y->x}, 64, y->d, y->sums32, y->lane_sums};
+        return (struct activations){y, y->d, y->sums32, y->lane_sums};
     }
     const struct sheaf__act_digits *y = (const struct sheaf__act_digits *)column + i;
-    return (struct activations){
-        {y->digit[0][0], y->digit[0][1]}, sizeof y->digit[0], y->d, y->sums32, y->sums16};
-}
-/* 16 of them from element 16 i on. */
-INLINE v_i8 digits_16(struct activations a, int digit, int i) {
-    return v_load_i8(a.digit[digit] + i / 4 * a.apart + i % 4 * 16);
-}
-
-/* The products of n vectors of weights from vector i of 16 on, which meet vector `at` and the next of a column. */
-INLINE v_f dot_of(enum sheaf__act act, const int8_t *q, struct activations a, int at, int n) {
-    v_i32 sum[2] = {{0}, {0}};
-    UNROLL for (int i = 0; i < n; i++) {
-        const v_i8 x = v_load_i8(q + 16 * i);
-        sum[0] = dot_16(sum[0], x, digits_16(a, 0, at + i));
-        if (act == SHEAF__ACT_DIGITS) sum[1] = dot_16(sum[1], x, digits_16(a, 1, at + i));
-    }
-    return v_from_i32(act == SHEAF__ACT_DIGITS ? (sum[0] << 8) + sum[1] : sum[0]);
+    return (struct activations){y, y->d, y->sums32, y->sums16};
 }
 
 /* acc[c] += `blocks` blocks of 32 weights by those of C columns, which begin `skip` blocks behind the first. */
@@ -127,7 +139,7 @@ INLINE void add_256(bool by_16, bool has_min, enum sheaf__act act, int C,
         const int at = parts * skip + s;
         UNROLL for (int c = 0; c < C; c++) acc[c] =
             v_fma(v_set1(w->d[s] * a[c].d[at / parts]),
-                  dot_of(act, w->q + 16 * wide * s, a[c], wide * at, wide), acc[c]);
+                  dot_of(act, w->q + 16 * wide * s, a[c].column, wide * at, wide), acc[c]);
     }
     if (!has_min) return;
     UNROLL for (int c = 0; c < C; c++) {

@@ -86,13 +86,17 @@ static void softcap_f32(int64_t n, float cap, const float *x, float *y) {
 #define UNPACK_ENTRY(TYPE, type)  ENTRY(unpack_, TYPE, type),
 #define DIGITS_ENTRY(TYPE, type)  ENTRY(digits_, TYPE, type),
 #define ROUNDED_ENTRY(TYPE, type) ENTRY(rounded_, TYPE, type),
-#define ORDER_ENTRY(TYPE, type)   [SHEAF_TYPE_##TYPE] = SHEAF__DIGITS_IN_PLACE,
+#if defined(KERNELS_DIGITS)
+#define ORDER_ENTRY(TYPE, type) [SHEAF_TYPE_##TYPE] = SHEAF__DIGITS_IN_PLACE,
+#else
+#define ORDER_ENTRY(TYPE, type) [SHEAF_TYPE_##TYPE] = SHEAF__DIGITS_SHORTS,
+#endif
 #define FLOATS_ENTRY(TYPE, type)  ENTRY(floats_, TYPE, type),
 #define LOAD_ENTRY(TYPE, type)    ENTRY(load_rows_, TYPE, type),
 #define DOTS_ENTRY(TYPE, type)    ENTRY(dots_, TYPE, type),
 #define MIX_ENTRY(TYPE, type)     ENTRY(mix_, TYPE, type),
 
-#if defined(KERNELS_DOT_4)
+#if defined(KERNELS_DIGITS)
 #define BYTES_ENTRY(TYPE, type) ENTRY(bytes_, TYPE, type),
 #define PANELS_OF_DIGITS(PACK, TILE_FN)                                                            \
     {                                                                                              \
@@ -118,7 +122,7 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
                     .unpack = {ENTRY(unpack_, F32, f32), ENTRY(unpack_, F16, f16),
                                ENTRY(unpack_, BF16, bf16), QUANTIZED_TYPES(UNPACK_ENTRY)},
                 },
-#if defined(KERNELS_DOT_4)
+#if defined(KERNELS_DIGITS)
             [SHEAF__PANELS_16] = PANELS_OF_DIGITS(pack_16, tile_16),
             [SHEAF__PANELS_8] = PANELS_OF_DIGITS(pack_8, tile_8),
 #endif

@@ -147,32 +147,50 @@ INLINE v_i8 v_lookup(v_i8 table, v_u8 q) {
 #endif
 }
 
-/* sum + the products of 16 bytes, in any lanes: exact for all bytes. */
+/* sum + the products of 16 bytes, in any lanes; b has no -128 where no instruction does it. */
 INLINE v_i32 dot_16(v_i32 sum, v_i8 a, v_i8 b) {
 #if defined(__ARM_FEATURE_DOTPROD)
     return (v_i32)vdotq_s32((int32x4_t)sum, (int8x16_t)a, (int8x16_t)b);
+#elif defined(KERNELS_EMULATED_DOT) /* tests/emulators/dotprod */
+    return emulated_dot_16(sum, a, b);
 #elif defined(__aarch64__)
     const int16x8_t low = vmull_s8(vget_low_s8((int8x16_t)a), vget_low_s8((int8x16_t)b));
     const int16x8_t high = vmull_high_s8((int8x16_t)a, (int8x16_t)b);
     return (v_i32)vpadalq_s16(vpadalq_s16((int32x4_t)sum, low), high);
 #else
-    const __m128i x = (__m128i)a, y = (__m128i)b;
-    const __m128i low = _mm_madd_epi16(_mm_cvtepi8_epi16(x), _mm_cvtepi8_epi16(y));
-    const __m128i high = _mm_madd_epi16(_mm_cvtepi8_epi16(_mm_unpackhi_epi64(x, x)),
-                                        _mm_cvtepi8_epi16(_mm_unpackhi_epi64(y, y)));
-    return sum + (v_i32)low + (v_i32)high;
+    const __m128i x = (__m128i)a, y = (__m128i)b; /* the size of a, and its sign on b */
+    const __m128i twos = _mm_maddubs_epi16(_mm_abs_epi8(x), _mm_sign_epi8(y, x));
+    return sum + (v_i32)_mm_madd_epi16(twos, _mm_set1_epi16(1));
 #endif
 }
 
-/* sum[j] + the products of bytes 4 j .. 4 j + 3 of a with bytes 4 LANE .. of b; LANE is a constant. Only where one
- * instruction does it. */
-#if defined(__ARM_FEATURE_DOTPROD)
-#define KERNELS_DOT_4
+#if defined(__ARM_FEATURE_DOTPROD) || defined(KERNELS_EMULATED_DOT)
+/* Activations of 16 bits are two digits of 8, which an instruction multiplies; else they are words. */
+#define KERNELS_DIGITS
+/* sum[j] + the products of bytes 4 j .. 4 j + 3 of a with bytes 4 LANE .. of b; LANE is a constant. */
+#if defined(KERNELS_EMULATED_DOT)
+#define DOT_4_LANE(sum, a, b, LANE) emulated_dot_4(sum, a, b, LANE)
+#else
 #define DOT_4_LANE(sum, a, b, LANE)                                                                \
     ((v_i32)vdotq_laneq_s32((int32x4_t)(sum), (int8x16_t)(a), (int8x16_t)(b), LANE))
-#elif defined(KERNELS_EMULATED_DOT_4) /* tests/emulators/dotprod */
-#define KERNELS_DOT_4
-#define DOT_4_LANE(sum, a, b, LANE) emulated_dot_4(sum, a, b, LANE)
+#endif
+#else
+/* sum + the products of 16 bytes with 16 words, in any lanes. */
+INLINE v_i32 dot_16_words(v_i32 sum, v_i8 a, const int16_t *b) {
+#if defined(__aarch64__)
+    const int16x8_t low = vmovl_s8(vget_low_s8((int8x16_t)a)), high = vmovl_high_s8((int8x16_t)a);
+    const int16x8_t x = vld1q_s16(b), y = vld1q_s16(b + 8);
+    int32x4_t to = vmlal_s16((int32x4_t)sum, vget_low_s16(low), vget_low_s16(x));
+    to = vmlal_high_s16(to, low, x);
+    to = vmlal_s16(to, vget_low_s16(high), vget_low_s16(y));
+    return (v_i32)vmlal_high_s16(to, high, y);
+#else
+    const __m128i x = (__m128i)a, *y = (const __m128i *)(const void *)b;
+    const __m128i low = _mm_cvtepi8_epi16(x), high = _mm_cvtepi8_epi16(_mm_unpackhi_epi64(x, x));
+    return sum + (v_i32)_mm_madd_epi16(low, _mm_loadu_si128(y)) +
+           (v_i32)_mm_madd_epi16(high, _mm_loadu_si128(y + 1));
+#endif
+}
 #endif
 
 #endif

@@ -256,12 +256,19 @@ INLINE void scales_256(enum sheaf_type type, const char *w, int n, float *d, flo
     case SHEAF_TYPE_Q5_0:
     case SHEAF_TYPE_Q5_1:
     case SHEAF_TYPE_Q8_0:
-    case SHEAF_TYPE_IQ4_NL:
-        for (int b = 0; b < n; b++, w += size_256(type) / 8) {
-            d[b] = f16_at(w);
-            if (has_min(type)) m[b] = f16_at(w + 2);
+    case SHEAF_TYPE_IQ4_NL: {
+        const size_t size = size_256(type) / 8;
+        uint16_t first[8] = {0}, second[8] = {0};
+        for (int b = 0; b < n; b++) {
+            memcpy(&first[b], w + (size_t)b * size, sizeof *first);
+            if (has_min(type)) memcpy(&second[b], w + (size_t)b * size + 2, sizeof *second);
+        }
+        UNROLL for (int b = 0; b < 8; b += VW) {
+            v_store(d + b, v_load_f16(first + b));
+            if (has_min(type)) v_store(m + b, v_load_f16(second + b));
         }
         return;
+    }
     case SHEAF_TYPE_MXFP4:
         for (int b = 0; b < n; b++)
             d[b] = sheaf__mxfp4_scale(((const struct sheaf__block_mxfp4 *)(const void *)w)[b].e);
