@@ -4,7 +4,8 @@
  * A case runs with 1 and 3 threads and as its reference, element by element against the formulas
  * below; with other threads it must have the same bits. Suite `rounded` is the same in the fast mode, where the
  * kernels may round queries, keys, weights and values to BF16; `amx` and `amx_rounded` are both on
- * tests/emulators/amx, with 16 bits and with 8. */
+ * tests/emulators/amx, with 16 bits and with 8; `narrow` and `narrowest` have vectors of 32 and of 16 bytes, where the
+ * machine would take wider ones. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
@@ -185,16 +186,37 @@ static void set_amx_rounded(void) {
     set_amx();
     set_rounded();
 }
-static void need_amx(void) {
-    if (!sheaf__cpu_kernels()) cr_skip("this CPU or build lacks the amx kernels");
+#if defined(__aarch64__)
+static void set_narrowest(void) { setenv("SHEAF_CPU_ISA", "neon", 1); }
+#else
+static void set_narrow(void) { setenv("SHEAF_CPU_ISA", "avx2", 1); }
+static void set_narrowest(void) { setenv("SHEAF_CPU_ISA", "sse41", 1); }
+#endif
+static void need_table(void) {
+    if (!sheaf__cpu_kernels())
+        cr_skip("this CPU or build lacks the %s kernels", getenv("SHEAF_CPU_ISA"));
 }
 static void check_rounding(void) {
     cr_assert(!may_round || farthest > 0.1, "nothing was rounded: %g", farthest);
 }
 
+#if defined(__aarch64__)
+#define TEST_NARROW(NAME)
+#else
+#define TEST_NARROW(NAME)                                                                          \
+    Test(narrow, NAME, .init = set_narrow) {                                                       \
+        need_table();                                                                              \
+        check_##NAME();                                                                            \
+    }
+#endif
 #define TEST_BOTH(NAME)                                                                            \
     static void check_##NAME(void);                                                                \
     Test(attention, NAME) { check_##NAME(); }                                                      \
+    TEST_NARROW(NAME)                                                                              \
+    Test(narrowest, NAME, .init = set_narrowest) {                                                 \
+        need_table();                                                                              \
+        check_##NAME();                                                                            \
+    }                                                                                              \
     Test(rounded, NAME, .init = set_rounded) {                                                     \
         check_##NAME();                                                                            \
         check_rounding();                                                                          \
@@ -203,11 +225,11 @@ static void check_rounding(void) {
 #define TEST_ALL(NAME)                                                                             \
     static void check_##NAME(void);                                                                \
     Test(amx, NAME, .init = set_amx) {                                                             \
-        need_amx();                                                                                \
+        need_table();                                                                              \
         check_##NAME();                                                                            \
     }                                                                                              \
     Test(amx_rounded, NAME, .init = set_amx_rounded) {                                             \
-        need_amx();                                                                                \
+        need_table();                                                                              \
         check_##NAME();                                                                            \
         check_rounding();                                                                          \
     }                                                                                              \

@@ -852,7 +852,7 @@ Test(mul_mat, rounded_columns_that_are_not_finite) {
                 random_row(type, w + (size_t)r * sheaf_row_size(type, K), K);
             for (int c = 0; c < nc; c++) {
                 fill(x, K);
-                if (c == SPECIAL) x[40] = x[50] = x[300] = INFINITY;
+                if (c == SPECIAL) x[40] = x[41] = x[50] = x[300] = INFINITY;
                 if (c == SPECIAL + 1) x[77] = NAN;
                 if (sheaf_is_quantized(type))
                     kern->to_bytes(x, (void *)act[c], K, sheaf__digits_at_end(K),
@@ -871,6 +871,37 @@ Test(mul_mat, rounded_columns_that_are_not_finite) {
         }
     }
     if (!compared) cr_skip("no table that runs here has products of rounded columns");
+}
+
+/* Nothing over the largest element of such a block is finite. */
+Test(mul_mat, columns_of_tiny_elements) {
+    enum { K = 512 };
+    static char w[K * 2];
+    static _Alignas(64) char digits[K * 5], bytes[K * 5];
+    static float x[K];
+    int compared = 0;
+    for (int i = 0; i < K; i++) x[i] = i % 2 ? -0x1p-140f : 0x1p-140f;
+    FOR_EACH_TABLE(kern) {
+        for (int t = 0; t < N_FLOAT_TYPES && kern->to_digits; t++) {
+            const enum sheaf_type type = float_types[t];
+            const enum sheaf__digits_order order = kern->digits_order[type];
+            const void *column[2] = {digits, bytes};
+            float out[2] = {1, 0}, *to[2] = {&out[0], &out[1]};
+            if (!kern->rows_dot_digits[type]) continue;
+            random_row(type, w, K);
+            kern->to_digits(x, (void *)digits, K, true, order);
+            kern->rows_dot_digits[type](K, w, 0, 1, &column[0], 1, &to[0]);
+            if (kern->rows_dot_rounded[type]) {
+                kern->to_bytes(x, (void *)bytes, K, true, sheaf__bytes_order(order));
+                kern->rows_dot_rounded[type](K, w, 0, 1, &column[1], 1, &to[1]);
+            }
+            for (int i = 0; i < 2; i++)
+                cr_assert_lt(fabsf(out[i]), 0x1p-100f, "%s %s %d: %g", kern->name,
+                             sheaf_type_name(type), i, (double)out[i]);
+            compared++;
+        }
+    }
+    if (!compared) cr_skip("no table that runs here has products by digits");
 }
 
 /* Types of weights that the ops are checked with: one, or with COUNT all. */

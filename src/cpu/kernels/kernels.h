@@ -46,7 +46,7 @@ enum sheaf__act {
 /* 256 activations in digits: x = d * ((h * 256 + m) * 256 + l), where d is the largest magnitude of
  * a block of 32 over 127 * 2^16, which rounds as floats do; or, for weights of few bits, x =
  * d * (h * 256 + m), and d that magnitude over 127 * 2^8. Products of digits are exact integers. A
- * column of k is as many of these as it takes, 64-byte aligned, zeros beyond k. */
+ * column of k is as many of these as it takes, 64-byte aligned, zeros beyond k where kernels read them. */
 struct sheaf__act_digits {
     union {
         struct {

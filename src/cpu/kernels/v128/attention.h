@@ -59,12 +59,12 @@ INLINE void dots_all(enum sheaf_type type, int64_t k, const void *x, size_t stri
     }
 }
 
-/* y[r] += w[r][j] * row j of x for R rows of y, elements [i, i + 4 * PARTS), j by j. */
-INLINE void mix_part(enum sheaf_type type, int R, int PARTS, int64_t i, int64_t rows, const char *x,
+/* y[r] += w[r][j] * row j of x for R rows of y, 16 elements from i on, j by j. */
+INLINE void mix_part(enum sheaf_type type, int R, int64_t i, int64_t rows, const char *x,
                      size_t stride, const float *w, int64_t w_stride, float *y, int64_t y_stride) {
     v_f acc[TILE][4];
     UNROLL for (int r = 0; r < R; r++) {
-        UNROLL for (int p = 0; p < PARTS; p++) acc[r][p] = v_load(y + r * y_stride + i + p * VW);
+        UNROLL for (int p = 0; p < 4; p++) acc[r][p] = v_load(y + r * y_stride + i + p * VW);
     }
     for (int64_t j = 0; j < rows; j++, x += stride) {
         v_f v[4];
@@ -73,26 +73,24 @@ INLINE void mix_part(enum sheaf_type type, int R, int PARTS, int64_t i, int64_t 
                 (const struct sheaf__block_q8_0 *)(const void *)x + i / 32;
             const v_i8 q = v_load_i8(b->qs + i % 32);
             const v_f d = v_set1(f16_at(&b->d));
-            UNROLL for (int p = 0; p < PARTS; p++) v[p] = d * v_from_i8(q, p);
+            UNROLL for (int p = 0; p < 4; p++) v[p] = d * v_from_i8(q, p);
         } else {
-            UNROLL for (int p = 0; p < PARTS; p++) v[p] = plain_4(type, x, i + p * VW);
+            UNROLL for (int p = 0; p < 4; p++) v[p] = plain_4(type, x, i + p * VW);
         }
         UNROLL for (int r = 0; r < R; r++) {
             const v_f by = v_set1(w[r * w_stride + j]);
-            UNROLL for (int p = 0; p < PARTS; p++) acc[r][p] = v_fma(by, v[p], acc[r][p]);
+            UNROLL for (int p = 0; p < 4; p++) acc[r][p] = v_fma(by, v[p], acc[r][p]);
         }
     }
     UNROLL for (int r = 0; r < R; r++) {
-        UNROLL for (int p = 0; p < PARTS; p++) v_store(y + r * y_stride + i + p * VW, acc[r][p]);
+        UNROLL for (int p = 0; p < 4; p++) v_store(y + r * y_stride + i + p * VW, acc[r][p]);
     }
 }
 INLINE void mix_some(enum sheaf_type type, int R, int64_t rows, const void *x, size_t stride,
                      int64_t n, const float *w, int64_t w_stride, float *y, int64_t y_stride) {
     int64_t i = 0;
     for (; i + 4 * VW <= n; i += 4 * VW)
-        mix_part(type, R, 4, i, rows, x, stride, w, w_stride, y, y_stride);
-    for (; i + VW <= n && type == SHEAF_TYPE_F32; i += VW)
-        mix_part(type, R, 1, i, rows, x, stride, w, w_stride, y, y_stride);
+        mix_part(type, R, i, rows, x, stride, w, w_stride, y, y_stride);
     for (; i < n && type == SHEAF_TYPE_F32; i++) {
         for (int r = 0; r < R; r++) {
             for (int64_t j = 0; j < rows; j++) {

@@ -145,7 +145,7 @@ static void bytes_of(struct weights of, const char *w, struct weights_row *to, i
             for (int h = 0; h < 2; h++) {
                 const int s = of.by_16 ? 2 * b + h : b;
                 to->d[h] = x.d[s];
-                to->m[h] = of.has_min ? x.m[s] : 0.0f;
+                if (of.has_min) to->m[h] = x.m[s];
             }
             to->by_16 = of.by_16;
             to->has_min = of.has_min;

@@ -48,14 +48,6 @@ INLINE void describe_32(const int32_t *q, float by, int b, float *d, float *sums
     sums16[2 * b + 1] = by * (float)sum[1];
 }
 
-/* Calls f for each block of 32 with where it lies: 256 activations are one y, whose last is zeros where n has none. */
-#define BLOCKS_OF_32(x, y, n, at_end, f)                                                           \
-    do {                                                                                           \
-        if ((n) % SHEAF__QK_K != 0) memset(&(y)[(n) / SHEAF__QK_K], 0, sizeof *(y));               \
-        for (int64_t i = 0; i < (n) / 32; i++)                                                     \
-            f((x) + 32 * i, &(y)[i / 8], sheaf__digits_block(i, n, at_end));                       \
-    } while (0)
-
 static void digits_of_32(const float *x, struct sheaf__act_digits *y, int b) {
     int32_t q[32];
     const float d = integers_of_32(x, 127.0f * 256.0f, q);
@@ -73,7 +65,8 @@ static void digits_of_32(const float *x, struct sheaf__act_digits *y, int b) {
 static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n, bool at_end,
                       enum sheaf__digits_order order) {
     (void)order;
-    BLOCKS_OF_32(x, y, n, at_end, digits_of_32);
+    for (int64_t i = 0; i < n / 32; i++)
+        digits_of_32(x + 32 * i, &y[i / 8], sheaf__digits_block(i, n, at_end));
 }
 
 static void bytes_of_32(const float *x, struct sheaf__act_bytes *y, int b) {
@@ -85,7 +78,8 @@ static void bytes_of_32(const float *x, struct sheaf__act_bytes *y, int b) {
 static void to_bytes(const float *x, struct sheaf__act_bytes *y, int64_t n, bool at_end,
                      enum sheaf__digits_order order) {
     (void)order;
-    BLOCKS_OF_32(x, y, n, at_end, bytes_of_32);
+    for (int64_t i = 0; i < n / 32; i++)
+        bytes_of_32(x + 32 * i, &y[i / 8], sheaf__digits_block(i, n, at_end));
 }
 
 /* ---- quantized weights ---- */
