@@ -101,7 +101,7 @@ INLINE v_u32 v_load_u16(const uint16_t *p) {
 #endif
 }
 
-/* Four F16 as floats; a NaN becomes quiet. */
+/* Four F16 as floats. */
 INLINE v_f v_load_f16(const uint16_t *p) {
 #if defined(__aarch64__)
     return (v_f)vcvt_f32_f16((float16x4_t)vld1_u16(p));
@@ -109,9 +109,8 @@ INLINE v_f v_load_f16(const uint16_t *p) {
     const v_i32 h = (v_i32)v_load_u16(p), sign = (h & 0x8000) << 16, bits = (h & 0x7fff) << 13;
     const v_i32 one = v_set_i32(1 << 23), more = v_set_i32(112 << 23); /* of an exponent */
     const v_i32 top = bits >= v_set_i32(31 << 23);                     /* infinities and NaN */
-    const v_i32 quiet = (bits > v_set_i32(31 << 23)) & (1 << 22);
     const v_i32 small = (v_i32)((v_f)(bits + more + one) - (v_f)(more + one)); /* subnormal ones */
-    const v_i32 normal = (bits + more + (top & more)) | quiet, below = bits < one;
+    const v_i32 normal = bits + more + (top & more), below = bits < one;
     return (v_f)(sign | (below & small) | (~below & normal));
 #endif
 }
