@@ -161,17 +161,17 @@ INLINE void sum_bytes(bool narrow, int vectors, const struct panel8 *panel, int 
                       const struct panel_row *w, size_t w_stride, __m256i (*acc)[2]) {
     const int step = narrow ? 1 : 2; /* those of 6 bits */
     const __m256i one = _mm256_set1_epi16(1);
-    UNROLL_12 for (int i = j; i < j + n; i += step) {
+    UNROLL_12 for (int i = 0; i < n; i += step) {
         UNROLL for (int r = 0; r < PANEL8_ROWS; r++) {
-            const uint8_t *q = w[(size_t)r * w_stride].q + 4 * i;
+            const uint8_t *q = w[(size_t)r * w_stride].q + 4 * (j + i);
             UNROLL for (int v = 0; v < vectors; v++) {
-                __m256i p = _mm256_maddubs_epi16(four_bytes(q), load256(panel->x[i][8 * v]));
+                __m256i p = _mm256_maddubs_epi16(four_bytes(q), load256(panel->x[j + i][8 * v]));
                 if (step == 2) {
-                    const __m256i next = load256(panel->x[i + 1][8 * v]);
+                    const __m256i next = load256(panel->x[j + i + 1][8 * v]);
                     p = _mm256_add_epi16(p, _mm256_maddubs_epi16(four_bytes(q + 4), next));
                 }
                 if (!narrow) p = _mm256_madd_epi16(p, one);
-                if (i > j)
+                if (i > 0)
                     p = narrow ? _mm256_add_epi16(acc[r][v], p) : _mm256_add_epi32(acc[r][v], p);
                 acc[r][v] = p;
                 __asm__("" : "+x"(acc[r][v])); /* gcc would multiply all first, and spill */
