@@ -190,13 +190,14 @@ static int nearest_point(const struct grid *g, const struct runs *runs, const fl
     const float least = byte_costs(g, t, low);
     int best = g->n, cheapest = 0;
     byte_costs(g, t + g->dims / 2, high);
-    for (int i = 0; i < runs->n; i++) {
+    int i = 0;
+    do { /* a grid has a run */
         at[i] = high[g->points[runs->first[i]] >> 8];
         if (at[i] < at[cheapest]) cheapest = i;
-    }
+    } while (++i < runs->n);
     *distance = INFINITY;
     for (int k = -1; k < runs->n; k++) {
-        const int i = k < 0 ? cheapest : k;
+        i = k < 0 ? cheapest : k;
         if (least + at[i] > *distance || k == cheapest) continue;
         for (int p = runs->first[i]; p < runs->first[i + 1]; p++) {
             const float cost = low[g->points[p] & 255] + at[i];

@@ -185,10 +185,12 @@ static void blocks_q6_k(const void *src, void *dst, int64_t n) {
 #endif
 
 #if defined(KERNELS_VNNI_512)
-/* A pass of rows of another form, which FROM_ROW makes of the bytes that BLOCKS_OF unpacks. */
+/* A pass of rows of another form, which FROM_ROW makes of the bytes that BLOCKS_OF unpacks. gcc 14
+ * takes these for unset where n may be 0. */
 #define BY_WAY_OF_BYTES(NAME, BLOCKS_OF, FROM_ROW)                                                 \
     static void NAME(const void *src, void *to, int64_t n) {                                       \
         struct panel_row row[SHEAF__QK_K / PANEL_ROW_UNIT];                                        \
+        if (n <= 0) return;                                                                        \
         BLOCKS_OF(src, row, n);                                                                    \
         FROM_ROW(row, n, to);                                                                      \
     }
