@@ -127,13 +127,13 @@ INLINE void pieces_of_2_repacked(const uint8_t *qs, __m512i *q) {
     __m512i x = load512(qs);
     const __m512i three = _mm512_set1_epi8(3);
     __asm__("" : "+v"(x)); /* gcc would load it four times, across lines */
-    EACH_4(q) = _mm512_and_si512(v ? _mm512_srli_epi16(x, 2 * v) : x, three);
+    EACH_4(q) = _mm512_and_si512(v ? words_right(x, 2 * v) : x, three);
 }
 INLINE void pieces_of_3_repacked(const struct sheaf__block_q3_k *b, __m512i *q) {
     const __m512i by_half = _mm512_setr_epi64(0, 0, 0, 0, 4, 4, 4, 4);
     const __m512i h = _mm512_sllv_epi64(twice256(b->hmask), by_half), four = _mm512_set1_epi8(4);
     pieces_of_2_repacked(b->qs, q);
-    EACH_4(q) = _mm512_ternarylogic_epi64(q[v], _mm512_srli_epi16(h, 2 + v), four, 0xf8);
+    EACH_4(q) = _mm512_ternarylogic_epi64(q[v], words_right(h, 2 + v), four, 0xf8);
 }
 #endif
 

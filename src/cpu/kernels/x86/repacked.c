@@ -147,7 +147,7 @@ INLINE void join_fives(char *nibbles, char *fifths) {
     __m512i q[4];
     low_and_high(x, q);
     UNROLL for (int v = 0; v < 4; v++) q[v] = _mm512_ternarylogic_epi64(
-        q[v], _mm512_srli_epi16(h, v), _mm512_set1_epi8(16), 0xf8); /* q | h & 16 */
+        q[v], words_right(h, v), _mm512_set1_epi8(16), 0xf8); /* q | h & 16 */
     UNROLL for (int i = 0; i < 2; i++) {
         const __m512i upper =
             _mm512_and_si512(_mm512_slli_epi16(q[2 + i], 3), _mm512_set1_epi8(-32));
@@ -165,7 +165,7 @@ INLINE void part_fives(char *nibbles, char *fifths) {
     __m512i q[4], h = _mm512_setzero_si512();
     load_fives(nibbles, fifths, q);
     UNROLL for (int v = 0; v < 4; v++) h =
-        _mm512_or_si512(h, _mm512_slli_epi16(_mm512_and_si512(_mm512_srli_epi16(q[v], 4), one), v));
+        _mm512_or_si512(h, words_left(_mm512_and_si512(_mm512_srli_epi16(q[v], 4), one), v));
     UNROLL for (int i = 0; i < 2; i++) _mm512_storeu_si512(
         nibbles + 64 * i,
         _mm512_or_si512(and15_512(q[2 * i]), _mm512_slli_epi16(and15_512(q[2 * i + 1]), 4)));
@@ -260,7 +260,7 @@ INLINE void repack_twos(const uint8_t *qs, uint8_t *to) {
     __m512i q[4], x = _mm512_setzero_si512();
     pieces_of_2(qs, q);
     UNROLL for (int v = 0; v < 4; v++) x =
-        _mm512_or_si512(x, _mm512_slli_epi16(_mm512_srlv_epi32(q[v], PIECES(SHIFT_2)), 2 * v));
+        _mm512_or_si512(x, words_left(_mm512_srlv_epi32(q[v], PIECES(SHIFT_2)), 2 * v));
     _mm512_storeu_si512(to, x);
 }
 /* Dword 8 h + 4 o + v of the file has piece 8 h + 2 s + o of vector v in its bits 2 s. */
@@ -281,7 +281,7 @@ INLINE void restore_twos(const uint8_t *from, uint8_t *qs) {
                                                        x);
         const __m512i bits = _mm512_and_si512(
             _mm512_srlv_epi32(lanes, _mm512_broadcast_i32x4(_mm_setr_epi32(0, 2, 4, 6))), three);
-        all = _mm512_or_si512(all, _mm512_slli_epi16(bits, 2 * s));
+        all = _mm512_or_si512(all, words_left(bits, 2 * s));
     }
     _mm512_storeu_si512(qs, all);
 }

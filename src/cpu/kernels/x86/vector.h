@@ -38,6 +38,10 @@ INLINE void v_store_n(float *p, v_f v, int64_t n) {
 #define LOADED_ONCE(x) __asm__("" : "+v"(x))
 
 #if defined(KERNELS_VNNI_512)
+/* Words shifted by the number of a vector: gcc 12 takes it as an int, later ones as an unsigned. */
+INLINE __m512i words_left(__m512i x, int n) { return _mm512_slli_epi16(x, (uint8_t)n); }
+INLINE __m512i words_right(__m512i x, int n) { return _mm512_srli_epi16(x, (uint8_t)n); }
+
 INLINE __m512i load512(const void *p) { return _mm512_loadu_si512(p); }
 #endif
 
