@@ -38,6 +38,10 @@ static bool inside(uint32_t address, struct network n) {
     return (address ^ n.address) >> (32 - n.bits) == 0;
 }
 
+static bool is_loopback(uint32_t address) {
+    return inside(address, (struct network){0x7f000000, 8});
+}
+
 bool sheaf__address_is_public(uint32_t address) {
     for (size_t i = 0; i < sizeof not_public / sizeof *not_public; i++)
         if (inside(address, not_public[i])) return false;
@@ -85,7 +89,8 @@ static void from_open_mpi(struct sheaf__address_list *list) {
     }
 }
 
-/* What the host's name means; Slurm may call it by another. */
+/* What the host's name means; Slurm may call it by another. Debian's installer calls the host itself by 127.0.1.1, by
+ * which no other host reaches it. */
 static void from_name(const char *name, struct sheaf__address_list *list) {
     const struct addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM};
     struct addrinfo *found = NULL;
@@ -93,7 +98,7 @@ static void from_name(const char *name, struct sheaf__address_list *list) {
     for (const struct addrinfo *i = found; i; i = i->ai_next) {
         struct sockaddr_in in;
         memcpy(&in, i->ai_addr, sizeof in);
-        add(list, ntohl(in.sin_addr.s_addr));
+        if (!is_loopback(ntohl(in.sin_addr.s_addr))) add(list, ntohl(in.sin_addr.s_addr));
     }
     freeaddrinfo(found);
 }
@@ -101,8 +106,7 @@ static void from_name(const char *name, struct sheaf__address_list *list) {
 static bool wanted(uint32_t address, const struct network *named,
                    const struct sheaf__address_list *launcher) {
     if (named) return inside(address, *named);
-    if (inside(address, (struct network){0x7f000000, 8}) || sheaf__address_is_public(address))
-        return false;
+    if (is_loopback(address) || sheaf__address_is_public(address)) return false;
     for (int i = 0; i < launcher->n; i++)
         if (launcher->address[i] == address) return true;
     return launcher->n == 0;
