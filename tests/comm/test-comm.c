@@ -1198,8 +1198,8 @@ static void *run_fault(void *arg) {
     char env[512];
     snprintf(env, sizeof env,
              "SHEAF_TIMEOUT_MS=2000 OMPI_MCA_btl_vader_backing_directory=%s "
-             "OMPI_MCA_orte_tmpdir_base=%s %s",
-             f->dir, f->dir, f->env);
+             "OMPI_MCA_btl_sm_backing_directory=%s TMPDIR=%s %s",
+             f->dir, f->dir, f->dir, f->env);
     const double start = run_seconds();
     f->rc = run_mpirun(3, env, 60, f->out, sizeof f->out, "helper-comm %s 1 %d %zu %s", f->mode,
                        f->culprit, f->floats, f->token);

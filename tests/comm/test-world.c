@@ -518,7 +518,7 @@ Test(world_ranks, know_their_places, .timeout = 120) {
 /* By taskset, one rank by the first list of CPUs and one by the second. */
 Test(world_ranks, know_ranks_on_their_cpus, .timeout = 120) {
     cpu_set_t all;
-    char cmd[1024], lists[3][16];
+    char cmd[256], lists[3][16];
     int cpus[2], n = 0;
     cr_assert_eq(sched_getaffinity(0, sizeof all, &all), 0);
     for (int i = 0; i < CPU_SETSIZE && n < 2; i++)
@@ -537,14 +537,10 @@ Test(world_ranks, know_ranks_on_their_cpus, .timeout = 120) {
         {{0, 2}, {"1 1 1", "0 0 1"}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        size_t used = (size_t)snprintf(cmd, sizeof cmd,
-                                       "exec env OMPI_MCA_hwloc_base_binding_policy=none mpirun "
-                                       "--allow-run-as-root --oversubscribe");
-        for (int r = 0; r < 2; r++)
-            used += (size_t)snprintf(cmd + used, sizeof cmd - used,
-                                     "%s -np 1 taskset -c %s '%s/bin/helper-world' bindings",
-                                     r ? " :" : "", lists[cases[i].list[r]], SHEAF_BUILD_DIR);
-        cr_assert_eq(run_command(cmd, 60, out, sizeof out), 0, "%s\n%s", cmd, out);
+        snprintf(cmd, sizeof cmd,
+                 "C=%s; [ $R = 0 ] || C=%s; exec taskset -c $C $B/helper-world bindings",
+                 lists[cases[i].list[0]], lists[cases[i].list[1]]);
+        cr_assert_eq(run_on_ranks(2, NULL, 60, out, sizeof out, cmd), 0, "%s\n%s", cmd, out);
         for (int r = 0; r < 2; r++) {
             char want[64];
             snprintf(want, sizeof want, "ok rank %d, crowded %s\n", r, cases[i].crowded[r]);
@@ -884,12 +880,11 @@ Test(world_ranks, have_a_number_each_in_the_transport, .timeout = 120) {
 Test(world_ranks, hear_of_a_transport_that_differs, .timeout = 60) {
     static const char *const settings[] = {"mpi", "hosts:0,1,1"};
     for (size_t i = 0; i < 2; i++) {
-        char cmd[1024];
+        char cmd[128];
         snprintf(cmd, sizeof cmd,
-                 "mpirun --allow-run-as-root --oversubscribe -np 1 -x SHEAF_COMM_TRANSPORT=%s "
-                 "'%s/bin/helper-world' info : -np 2 '%s/bin/helper-world' info",
-                 settings[i], SHEAF_BUILD_DIR, SHEAF_BUILD_DIR);
-        const int rc = run_command(cmd, 30, out, sizeof out);
+                 "[ $R = 0 ] && export SHEAF_COMM_TRANSPORT=%s; exec $B/helper-world info",
+                 settings[i]);
+        const int rc = run_on_ranks(3, NULL, 30, out, sizeof out, cmd);
         cr_expect(run_returns(rc, 1), "status %d\n%s", rc, out);
         cr_expect_eq(count("error: "), 1, "%s", out);
         cr_expect_not_null(strstr(out, "setting SHEAF_COMM_TRANSPORT is '"), "%s", out);
@@ -898,12 +893,9 @@ Test(world_ranks, hear_of_a_transport_that_differs, .timeout = 60) {
 }
 
 Test(world_ranks, hear_of_one_rank_s_bad_setting, .timeout = 60) {
-    char cmd[1024];
-    snprintf(cmd, sizeof cmd,
-             "mpirun --allow-run-as-root --oversubscribe -np 1 '%s/bin/helper-world' info : "
-             "-np 1 -x SHEAF_TIMEOUT_MS=soon '%s/bin/helper-world' info",
-             SHEAF_BUILD_DIR, SHEAF_BUILD_DIR);
-    const int rc = run_command(cmd, 30, out, sizeof out);
+    const int rc =
+        run_on_ranks(2, NULL, 30, out, sizeof out,
+                     "[ $R = 1 ] && export SHEAF_TIMEOUT_MS=soon; exec $B/helper-world info");
     cr_assert(run_returns(rc, 1), "status %d\n%s", rc, out);
     cr_assert_eq(count("error: rank 1 ("), 1, "%s", out);
     cr_assert_not_null(strstr(out, "SHEAF_TIMEOUT_MS is 'soon'"), "%s", out);

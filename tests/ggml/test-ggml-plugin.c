@@ -28,6 +28,10 @@ static int start_ranks(int n, const char *helper, const char *fake, int api, con
              SHEAF_BUILD_DIR);
     return start(before, helper, fake, api, mode);
 }
+/* Behind mpirun: rank 0 is the program itself, the other ranks are workers. */
+#define BESIDE_A_WORKER(OPTIONS)                                                                   \
+    " sh -c '[ ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} = 0 ] && exec \"$@\"; "                          \
+    "exec " SHEAF_BUILD_DIR "/bin/sheaf-worker " OPTIONS "' sh"
 static int host(const char *before, const char *fake, int api, const char *mode) {
     return start(before, "helper-ggml-host", fake, api, mode);
 }
@@ -743,10 +747,8 @@ Test(ggml_plugin, options_of_the_ranks) {
     cr_expect_eq(start(before, helper, "fake-ggml-3", 3, ""), 0, "%s", out);
     shows("q8 1 3,1 whole all CPU0\n");
     shows("\nok\n");
-    snprintf(before, sizeof before, "%s -np 1", launcher);
-    cr_expect_neq(start(before, helper, "fake-ggml-3", 3,
-                        "'' : -np 1 '" SHEAF_BUILD_DIR "/bin/sheaf-worker' --fast"),
-                  0, "%s", out);
+    snprintf(before, sizeof before, "%s -np 2" BESIDE_A_WORKER("--fast"), launcher);
+    cr_expect_neq(start(before, helper, "fake-ggml-3", 3, ""), 0, "%s", out);
     shows("SHEAF_CPU_ACTIVATIONS is");
 }
 /* A server would compute without SHEAF for days: its alarm, after 20 s, comes a second before the backend here. */
@@ -786,8 +788,8 @@ Test(ggml_plugin, a_second_program_stays_out) {
 Test(ggml_plugin, a_child_stays_out) {
     cr_expect_eq(ranks(2, "fake-ggml-3", 3, "child"), 0, "%s", out);
     shows_a_second_program();
-    cr_expect_eq(host("mpirun --allow-run-as-root --oversubscribe -np 1", "fake-ggml-3", 3,
-                      "child : -np 1 '" SHEAF_BUILD_DIR "/bin/sheaf-worker'"),
+    cr_expect_eq(host("mpirun --allow-run-as-root --oversubscribe -np 2" BESIDE_A_WORKER(""),
+                      "fake-ggml-3", 3, "child"),
                  0, "%s", out);
     shows_a_second_program();
 }

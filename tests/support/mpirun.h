@@ -117,7 +117,24 @@ run_mpirun(int np, const char *env, int timeout_s, char *out, size_t cap, const 
     return run_command(cmd, timeout_s, out, cap);
 }
 
-static inline bool run_by_mpich(void) { return strncmp(sheaf_world_mpi(), "MPICH", 5) == 0; }
+/* Runs a shell script without single quotes on np ranks: $R is the rank, $B the folder of the programs. Otherwise like
+ * run_mpirun. (Ranks that differ come by this, and not by several programs with ':' between them: at these mpirun of
+ * Debian 13's Open MPI 5.0.7 crashes, also at `true : true`.) */
+static inline int run_on_ranks(int np, const char *env, int timeout_s, char *out, size_t cap,
+                               const char *script) {
+    char cmd[4096];
+    snprintf(cmd, sizeof cmd,
+             "exec env B='%s/bin' %s mpirun --allow-run-as-root --oversubscribe --bind-to none "
+             "-np %d sh -c 'R=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}; %s'",
+             SHEAF_BUILD_DIR, env ? env : "", np, script);
+    return run_command(cmd, timeout_s, out, cap);
+}
+
+/* Does the name of the MPI, with its version, begin so? */
+static inline bool run_by(const char *mpi) {
+    return strncmp(sheaf_world_mpi(), mpi, strlen(mpi)) == 0;
+}
+static inline bool run_by_mpich(void) { return run_by("MPICH"); }
 
 /* Is rc what the launcher returns for a job of which a rank has failed with status `own` (128 + the
  * signal that ended it; 0: none has failed)? Open MPI's mpirun returns that status. MPICH's mpiexec

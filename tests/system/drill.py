@@ -35,8 +35,8 @@ class Case:
                                              {0: " rank 0", ALL: " all ranks"}.get(self.culprit, ""))
 
 
-def is_open_mpi():
-    return "Open MPI" in subprocess.run(["mpirun", "--version"], capture_output=True, text=True).stdout
+def is_open_mpi(version=""):
+    return "(Open MPI) " + version in subprocess.run(["mpirun", "--version"], capture_output=True, text=True).stdout
 
 
 def cases():
@@ -108,7 +108,8 @@ def run(case, build, work):
     token = "drill-%d-%s-end" % (os.getpid(), re.sub("[^a-z0-9]+", "-", case.name()))
     where = tempfile.mkdtemp(prefix="d", dir=work)
     shm = tempfile.mkdtemp(prefix="test-drill-", dir="/dev/shm")
-    env = dict(os.environ, TMPDIR=where, OMPI_MCA_btl_vader_backing_directory=shm, DRILL_DIR=where,
+    env = dict(os.environ, TMPDIR=where, OMPI_MCA_btl_vader_backing_directory=shm,
+               OMPI_MCA_btl_sm_backing_directory=shm, DRILL_DIR=where,
                DRILL_OTHER_MODEL=os.path.join(work, "other.gguf"))
     late = case.fault in ("late", "none", "loss30")
     for name, ms in LIMITS.items():
@@ -218,7 +219,8 @@ def run(case, build, work):
                 wrong.append("tensor not named")
             elif case.fault in ("heap", "stuck") and is_open_mpi() and "crashed with SIGABRT" not in messages[0]:
                 wrong.append("signal not named")
-            elif case.fault == "heap" and is_open_mpi() and "*** End of error message ***" not in text:
+            # The handler of Open MPI 5 waits for the heap; the alarm then ends the rank.
+            elif case.fault == "heap" and is_open_mpi("4.") and "*** End of error message ***" not in text:
                 wrong.append("no stack")
     files = [f for f in os.listdir(shm)] + [f for f in os.listdir("/dev/shm") if f.startswith("sheaf.")]
     if files and not left:

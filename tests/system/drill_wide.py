@@ -31,6 +31,7 @@ class Job:
         self.out = os.path.join(self.where, "out")
         # UCX, which MPICH loads, takes SIGHUP for its own log and the process goes on (docs/clusters.md).
         env = dict(os.environ, TMPDIR=self.where, OMPI_MCA_btl_vader_backing_directory=self.shm,
+                   OMPI_MCA_btl_sm_backing_directory=self.shm,
                    **{"SHEAF_TIMEOUT_MS": "20000", "UCX_DEBUG_SIGNO": "0", **(env or {})})
         program = list(before) + [os.path.join(BUILD, "bin", tool)] + arguments
         command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "mpi_yield_when_idle", "1",
@@ -420,7 +421,7 @@ def starts():
             wrong.append("start %d: status %s %s: %s" % (i, status, left, text[:600]))
             break
         right += 1
-    after = {f for f in (set(os.listdir("/dev/shm")) | set(os.listdir("/tmp"))) - before if re.search("drill-wide|vader|sheaf\\.", f)}
+    after = {f for f in (set(os.listdir("/dev/shm")) | set(os.listdir("/tmp"))) - before if re.search("drill-wide|vader|sm_segment|sheaf\\.", f)}
     after = {f for f in after if not mapped(f)}  # not those of another job
     if after:
         wrong.append("left: " + " ".join(sorted(after)[:5]))

@@ -723,14 +723,8 @@ Test(run, context_is_checked) {
     cr_assert(strstr(out, "ended by: context full"), "%s", out);
 }
 
-/* Runs a shell script on each rank; $R is its rank, $RUN the program. */
 static int on_ranks(int np, const char *script) {
-    char cmd[4096];
-    snprintf(cmd, sizeof cmd,
-             "exec env SHEAF_CPU_THREADS=1 RUN='%s/bin/sheaf-run' mpirun --allow-run-as-root "
-             "--oversubscribe -np %d sh -c 'R=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}; %s'",
-             SHEAF_BUILD_DIR, np, script);
-    return run_command(cmd, 60, out, OUT);
+    return run_on_ranks(np, "SHEAF_CPU_THREADS=1", 60, out, OUT, script);
 }
 
 /* The first rank that has the model sends the others what they hold, and the text is the same. */
@@ -742,7 +736,8 @@ Test(run, a_model_that_some_ranks_lack) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char cmd[1024];
         snprintf(cmd, sizeof cmd,
-                 "M=" Q8_0 "; case $R in %s) M=/nonexistent/m.gguf;; esac; exec $RUN -m $M -p \"In "
+                 "M=" Q8_0
+                 "; case $R in %s) M=/nonexistent/m.gguf;; esac; exec $B/sheaf-run -m $M -p \"In "
                  "the beginning\" -n 12 --temp 0 --json",
                  cases[i].without);
         cr_assert_eq(on_ranks(3, cmd), 0, "%s", out);
@@ -758,7 +753,7 @@ Test(run, a_model_that_some_ranks_lack) {
 
 Test(run, a_model_that_no_rank_has) {
     double start = run_seconds();
-    cr_assert_gt(on_ranks(3, "exec $RUN -m /nonexistent/m$R.gguf -p x"), 0);
+    cr_assert_gt(on_ranks(3, "exec $B/sheaf-run -m /nonexistent/m$R.gguf -p x"), 0);
     cr_assert_lt(run_seconds() - start, 10);
     cr_assert(strstr(out, "rank 0") && strstr(out, "cannot open /nonexistent/m0.gguf"), "%s", out);
     cr_assert_eq(count("sheaf-run: "), 1, "%s", out);
@@ -770,7 +765,7 @@ Test(run, a_damaged_copy_on_one_rank) {
     for (int i = 0; i < 2; i++) {
         snprintf(cmd, sizeof cmd,
                  "M=" F32 "; [ $R = 2 ] && M=%s && head -c 100000 " F32 " > $M; [ $R = %d ] && "
-                 "M=/nonexistent; exec $RUN -m $M -p x",
+                 "M=/nonexistent; exec $B/sheaf-run -m $M -p x",
                  in_dir("m.gguf"), i);
         cr_assert_gt(on_ranks(3, cmd), 0);
         cr_expect(strstr(out, "rank 2") && strstr(out, "truncated or damaged"), "%s", out);
@@ -779,7 +774,8 @@ Test(run, a_damaged_copy_on_one_rank) {
 }
 
 Test(run, different_files_on_two_ranks) {
-    cr_assert_gt(on_ranks(2, "M=" F32 "; [ $R = 1 ] && M=" Q8_0 "; exec $RUN -m $M -p x"), 0);
+    cr_assert_gt(on_ranks(2, "M=" F32 "; [ $R = 1 ] && M=" Q8_0 "; exec $B/sheaf-run -m $M -p x"),
+                 0);
     cr_assert(strstr(out, "different models"), "%s", out);
     cr_assert_eq(count("sheaf-run: "), 1, "%s", out);
 }
@@ -807,8 +803,8 @@ Test(run, different_settings_on_two_ranks) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char command[512];
-        snprintf(command, sizeof command, "[ $R = 1 ] && export %s; exec $RUN -m " F32 " -p x",
-                 cases[i][0]);
+        snprintf(command, sizeof command,
+                 "[ $R = 1 ] && export %s; exec $B/sheaf-run -m " F32 " -p x", cases[i][0]);
         cr_assert_gt(on_ranks(2, command), 0);
         char pattern[256];
         snprintf(pattern, sizeof pattern, "*%s*", cases[i][1]);
@@ -816,8 +812,9 @@ Test(run, different_settings_on_two_ranks) {
         cr_assert_eq(count("sheaf-run: "), 1, "%s", out);
     }
     /* of a rank without a CPU member the setting does not count */
-    cr_assert_eq(on_ranks(2, "[ $R = 1 ] && export SHEAF_CPU_ACTIVATIONS=q8; exec $RUN -m " F32
-                             " -p x -n 1 --devices CPU0@0"),
+    cr_assert_eq(on_ranks(2,
+                          "[ $R = 1 ] && export SHEAF_CPU_ACTIVATIONS=q8; exec $B/sheaf-run -m " F32
+                          " -p x -n 1 --devices CPU0@0"),
                  0, "%s", out);
 }
 
@@ -836,7 +833,7 @@ Test(run, different_options_on_two_ranks) {
         char command[512], pattern[256];
         const double start = run_seconds();
         snprintf(command, sizeof command,
-                 "A=\"%s\"; [ $R = 1 ] && A=\"%s\"; exec $RUN -m " F32 " $A", cases[i][0],
+                 "A=\"%s\"; [ $R = 1 ] && A=\"%s\"; exec $B/sheaf-run -m " F32 " $A", cases[i][0],
                  cases[i][1]);
         cr_assert_gt(on_ranks(2, command), 0, "%s", out);
         snprintf(pattern, sizeof pattern, "*%s*", cases[i][2]);
@@ -844,12 +841,10 @@ Test(run, different_options_on_two_ranks) {
         cr_expect_eq(count("sheaf-run: "), 1, "%s", out);
         cr_expect_lt(run_seconds() - start, 20);
     }
-    cr_expect_eq(on_ranks(2, "[ $R = 0 ] || V=-v; exec $RUN -m " F32 " -p x -n 1 $V"), 0, "%s",
+    cr_expect_eq(on_ranks(2, "[ $R = 0 ] || V=-v; exec $B/sheaf-run -m " F32 " -p x -n 1 $V"), 0,
+                 "%s", out);
+    cr_expect_gt(on_ranks(2, "exec $B/sheaf-bench -m " F32 " -p $((4 * R + 4)) -n 0 -r 1"), 0, "%s",
                  out);
-    cr_expect_gt(run_mpirun(1, NULL, 60, out, OUT,
-                            "sheaf-bench -m " F32 " -p 4 -n 0 -r 1 : -np 1 "
-                            "'" SHEAF_BUILD_DIR "'/bin/sheaf-bench -m " F32 " -p 8 -n 0 -r 1"),
-                 0, "%s", out);
     cr_expect(strstr(out, "option --n-prompt is '4' on rank 0 ("), "%s", out);
 }
 
@@ -882,9 +877,9 @@ Test(run, interrupts_end_all_ranks) {
 
 /* A signal to one rank ends the job with its report and with status 130. */
 Test(run, an_interrupted_rank_ends_the_job) {
-    cr_assert_eq(on_ranks(2,
-                          "$RUN -m " F32 " -c 100000 -n -1 --ignore-eos -p x > /dev/null & p=$!; "
-                          "sleep 3; [ $R = 0 ] || kill -INT $p; wait $p"),
+    cr_assert_eq(on_ranks(2, "$B/sheaf-run -m " F32
+                             " -c 100000 -n -1 --ignore-eos -p x > /dev/null & p=$!; "
+                             "sleep 3; [ $R = 0 ] || kill -INT $p; wait $p"),
                  130, "%s", out);
     cr_expect(strstr(out, "ended by: interrupted"), "%s", out);
     cr_expect_not(strstr(out, "has died"), "%s", out);
