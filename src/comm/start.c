@@ -101,11 +101,18 @@ static enum sheaf_status join(MPI_Comm from) {
  *
  * Open MPI asks all of its transports whether they are of use; PSM and PSM2 measure a clock for 100
  * ms each before they find no device. On one host, where only control messages go through MPI, it
- * is told the transport: 0.2 s less of a start (D98). */
+ * is told the transport: 0.2 s less of a start (D98).
+ *
+ * Open MPI 5.0.7 finds no way by TCP between two ranks of a host that has an IPv6 address, and each rank says so
+ * (open-mpi/ompi issue 14079; seen on Debian 13). By the loopback it finds one, and is silent (D999). Open MPI 4 takes
+ * an address of the host, by which ranks in network namespaces of their own can meet. */
 static void prepare_open_mpi(void) {
     const char *all = getenv("OMPI_COMM_WORLD_SIZE"), *here = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
     setenv("OMPI_MCA_async_mpi_finalize", "1", 0);
-    if (all && here && !strcmp(all, here)) setenv("OMPI_MCA_pml", "ob1", 0);
+    if (!all || !here || strcmp(all, here)) return;
+    setenv("OMPI_MCA_pml", "ob1", 0);
+    if (!strncmp(sheaf_world_mpi(), "Open MPI v5", 11) && !getenv("OMPI_MCA_btl_tcp_if_exclude"))
+        setenv("OMPI_MCA_btl_tcp_if_include", "lo", 0);
 }
 
 /* MPI, hwloc and the reading of /proc do without what they cannot open, or fail with words of their own. */

@@ -81,8 +81,9 @@ static bool no_descriptor(void) {
 
 /* What Open MPI was told of its transports. */
 static bool transport(void) {
-    const char *pml = getenv("OMPI_MCA_pml");
-    printf("ok rank %d, pml %s\n", sheaf_world_rank(), pml ? pml : "unset");
+    const char *pml = getenv("OMPI_MCA_pml"), *tcp = getenv("OMPI_MCA_btl_tcp_if_include");
+    printf("ok rank %d, pml %s, tcp %s\n", sheaf_world_rank(), pml ? pml : "unset",
+           tcp ? tcp : "unset");
     return true;
 }
 
