@@ -150,6 +150,7 @@ static enum sheaf_status start_mpi(const void *mpi_comm, bool initialized) {
     if (code != MPI_SUCCESS)
         return sheaf_set_error(SHEAF_STATUS_FAILED, "start: MPI_Init_thread failed (code %d)",
                                code);
+    sheaf__launcher_note_names();
     if (!initialized) return_errors(); /* a host program's handlers are its own */
     w->ends_mpi = !initialized;
     w->one_thread = level < MPI_THREAD_SERIALIZED;

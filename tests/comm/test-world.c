@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/utsname.h>
 
 #include "comm/watch/watch.h"
@@ -443,6 +444,26 @@ Test(world, removes_what_mpi_left_under_both_names_of_the_host) {
         unlink(path);
     }
     name_of_host = NULL;
+    rmdir(dir);
+}
+
+/* Open MPI 5's, which differ in the rank; a rank knows them by its own. */
+Test(world, removes_what_the_sm_of_open_mpi_5_left) {
+    static const char *const files[] = {"0", "1", "2"}; /* two ranks are 0 and 1 */
+    char dir[] = "/tmp/test-world-XXXXXX", path[3][256];
+    cr_assert_not_null(mkdtemp(dir));
+    set_all("PMIX_NAMESPACE=prterun-node1-33@1 OMPI_COMM_WORLD_LOCAL_SIZE=2", true);
+    for (size_t i = 0; i < 3; i++) {
+        snprintf(path[i], sizeof path[i], "%s/sm_segment.node1.0.9eee0001.%s", dir, files[i]);
+        FILE *f = fopen(path[i], "w+");
+        cr_assert_not_null(f);
+        if (i == 1) cr_assert_neq(mmap(NULL, 1, PROT_READ, MAP_SHARED, fileno(f), 0), MAP_FAILED);
+        fclose(f);
+    }
+    sheaf__launcher_note_names();
+    sheaf__launcher_remove_names();
+    for (size_t i = 0; i < 3; i++) cr_expect_eq(access(path[i], F_OK) == 0, i == 2, "%s", path[i]);
+    unlink(path[2]);
     rmdir(dir);
 }
 

@@ -1,6 +1,7 @@
 /* Which launcher and which MPI it is, by their variables: the job's size, what sheaf does without
  * there, and what has to be removed after them. Nothing here waits; requests are in pmix.c. */
 #include <mpi.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +17,30 @@ enum { MAX_HERE = 65536 }; /* ranks of a host */
 
 /* ---- what Open MPI leaves ---- */
 
+static char of_sm[512];     /* names of Open MPI 5's sm, up to the rank */
+static _Atomic bool has_sm; /* of_sm is complete */
+
+/* Open MPI 5 makes the number of the job in these names itself. Each rank has its own segment mapped. */
+void sheaf__launcher_note_names(void) {
+    char line[1024];
+    FILE *f = fopen("/proc/self/maps", "re");
+    while (f && !atomic_load(&has_sm) && fgets(line, sizeof line, f)) {
+        const char *path = strchr(line, '/'), *name = path ? strstr(path, "/sm_segment.") : NULL;
+        if (!name) continue;
+        snprintf(of_sm, sizeof of_sm, "%.*s", (int)(strrchr(name, '.') - path), path);
+        atomic_store(&has_sm, true);
+    }
+    if (f) fclose(f);
+}
+
+static void remove_of_sm(unsigned long n) {
+    char path[sizeof of_sm + 24];
+    for (unsigned long r = 0; r < n && r < MAX_HERE && atomic_load(&has_sm); r++) {
+        snprintf(path, sizeof path, "%s.%lu", of_sm, r);
+        unlink(path);
+    }
+}
+
 /* Names that Open MPI's vader leaves in /dev/shm when its processes end without MPI_Finalize:
  * exactly those of the ranks of this job on this host, which vader numbers from 0 on each host. A
  * process that has them mapped keeps them. Open MPI calls the host by its name up to the first dot,
@@ -26,6 +51,7 @@ void sheaf__launcher_remove_names(void) {
     char *end, host[SHEAF__HOST_NAME_BYTES] = "", path[512];
     if (!job || !ranks) return;
     const unsigned long id = strtoul(job, &end, 10), n = strtoul(ranks, NULL, 10);
+    remove_of_sm(n);
     if (end == job || *end || id > UINT32_MAX) return; /* another launcher's names */
     gethostname(host, sizeof host - 1);
     const int lengths[] = {(int)strlen(host), (int)strcspn(host, ".")};

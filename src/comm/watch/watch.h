@@ -30,6 +30,9 @@ bool sheaf__watch_stop(void);
 void sheaf__crash_before_mpi(void);
 void sheaf__crash_after_mpi(void);
 
+/* After MPI_Init: which names MPI would leave in /dev/shm, for the watch, which removes them. */
+void sheaf__launcher_note_names(void);
+
 /* The job that the launcher has started, as its variables say. */
 struct sheaf__launch {
     int size, rank;     /* 1 and 0 if they say nothing; both of the same launcher */
