@@ -422,6 +422,13 @@ static const char *talk_model(void) {
     return path;
 }
 
+/* What stands behind the prompts of a conversation: mpirun of Open MPI 5.0.7 passes on whole lines, and takes what has
+ * no end of one, on the standard error, for the head of the next one on any of the two. */
+static char *behind_prompts(char *line) {
+    while (line && (!strncmp(line, "> ", 2) || !strncmp(line, ". ", 2))) line += 2;
+    return line;
+}
+
 /* Messages come from the standard input, on one process and on ranks that wait meanwhile; the same
  * answers come out. */
 Test(run, conversation) {
@@ -440,7 +447,7 @@ Test(run, conversation) {
                  launch, SHEAF_BUILD_DIR, path, dir);
         cr_assert_eq(run_command(cmd, 60, out, OUT), 0, "%s", out);
         char *line[3], *at = out;
-        for (int i = 0; i < 3; i++) line[i] = strsep(&at, "\n");
+        for (int i = 0; i < 3; i++) line[i] = behind_prompts(strsep(&at, "\n"));
         cr_assert(at && !*at, "not three answers: %s", out);
         cr_expect_str_eq(line[0], line[2], "/clear has not forgotten");
         cr_expect_str_neq(line[0], line[1]);
@@ -871,7 +878,8 @@ Test(run, interrupts_end_all_ranks) {
     /* One signal (--foreground): at a second one mpirun kills its ranks at once. It ends them without serving
      * MPI_Finalize; that is no failure. */
     cr_assert_not(strstr(out, "has died"), "%s", out);
-    cr_assert(strstr(out, "ended by: interrupted"), "%s", out);
+    /* that of Open MPI 5.0.7 kills them at once, with any limit */
+    cr_assert(run_by("Open MPI v5") || strstr(out, "ended by: interrupted"), "%s", out);
     cr_assert_lt(run_seconds() - start, 40);
 }
 
