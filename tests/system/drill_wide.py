@@ -166,6 +166,11 @@ def add_signals():
 add_signals()
 
 
+def passes_on_lines():
+    """mpirun of Open MPI 5 passes on whole lines of text, and the model writes none."""
+    return "(Open MPI) 5" in subprocess.run(["mpirun", "--version"], capture_output=True, text=True).stdout
+
+
 @case(in_ci=True)
 def mpirun_stopped_for_3_s():
     """Its ranks wait, and go on when it does; no rank is accused. The job outlasts the stop: of a rank that ends while
@@ -176,13 +181,14 @@ def mpirun_stopped_for_3_s():
     time.sleep(3)
     before = len(job.text())
     os.kill(job.process.pid, signal.SIGCONT)
-    if not job.wait_for(lambda: len(job.text()) > before):
+    lines = passes_on_lines()
+    if not lines and not job.wait_for(lambda: len(job.text()) > before):
         wrong.append("it writes no more")
     wrong += ["a message: " + m for m in messages(job.text())[:1]]
     os.kill(job.process.pid, signal.SIGINT)
     if job.end(20) is None:
         wrong.append("it hangs")
-    return wrong + job.leftovers(), "went on"
+    return wrong + job.leftovers(), "went on" + ", text unseen" * lines
 
 
 # ---- memory and disks ----
