@@ -6,7 +6,9 @@
 #ifndef AMX_EMU_TILES_H
 #define AMX_EMU_TILES_H
 
+#if defined(__x86_64__) /* before the names are taken below */
 #include <immintrin.h>
+#endif
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
