@@ -201,6 +201,40 @@ Test(world, shows_what_its_main_thread_does) {
     free(board);
 }
 
+static _Atomic int half; /* of the main thread's rounds below */
+static _Atomic bool has_looked;
+
+/* How often a phase, or a kind, is seen with the time of the one before, which may be hours old. */
+static void *look_for_old_times(void *arg) {
+    int *seen = arg;
+    for (int i = 0; i < 10000000; i++) {
+        const int before = half;
+        const struct sheaf__doing d = sheaf__doing(sheaf__line_here());
+        *seen += half == before && d.phase == SHEAF_PHASE_LOAD && !d.exchanges && !d.since_ns;
+    }
+    has_looked = true;
+    return NULL;
+}
+
+Test(world, a_new_phase_has_a_new_time) {
+    pthread_t thread;
+    int seen = 0;
+    sheaf__board_own();
+    cr_assert_eq(pthread_create(&thread, NULL, look_for_old_times, &seen), 0);
+    while (!has_looked) {
+        half++;
+        sheaf__touch(0);
+        sheaf__enter(SHEAF_PHASE_LOAD, "x", 1);
+        const enum sheaf_phase outer = sheaf__enter_exchange("y", 1);
+        half++;
+        sheaf__touch(0);
+        sheaf__leave_exchange(outer);
+        sheaf__leave();
+    }
+    pthread_join(thread, NULL);
+    cr_expect_eq(seen, 0, "%d times", seen);
+}
+
 /* An exchange in a phase that has a limit of its own is a part of it; others are collectives, and
  * leave nothing under way. */
 Test(world, shows_exchanges_in_their_phase) {

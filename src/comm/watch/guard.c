@@ -142,24 +142,21 @@ static uint64_t limit_of(enum sheaf_phase phase) {
  * first. */
 static void check_phase(uint64_t now) {
     const struct sheaf__line *l = sheaf__line_here();
-    const enum sheaf_phase phase =
-        (enum sheaf_phase)atomic_load_explicit(&l->phase, memory_order_relaxed);
-    const uint64_t since = atomic_load_explicit(&l->since_ns, memory_order_relaxed);
-    if (phase == SHEAF_PHASE_IDLE || phase >= SHEAF_PHASE_COUNT) return;
-    const uint64_t limit = limit_of(phase);
-    const bool waits = phase == SHEAF_PHASE_COLLECTIVE ||
-                       atomic_load_explicit(&l->kind, memory_order_relaxed) == SHEAF__KIND_EXCHANGE;
-    const uint64_t more = phase == SHEAF_PHASE_START ? FORCE_NS / 3 : limit;
-    if (now < since + limit + (waits ? more : 0)) return;
+    const struct sheaf__doing d = sheaf__doing(l);
+    if (d.phase == SHEAF_PHASE_IDLE || d.phase >= SHEAF_PHASE_COUNT) return;
+    const uint64_t limit = limit_of(d.phase);
+    const bool waits = d.phase == SHEAF_PHASE_COLLECTIVE || d.exchanges;
+    const uint64_t more = d.phase == SHEAF_PHASE_START ? FORCE_NS / 3 : limit;
+    if (now < d.since_ns + limit + (waits ? more : 0)) return;
     struct sheaf__activity a;
     char what[160];
     sheaf__read(l, &a);
-    if (a.phase != phase) return;
+    if (a.phase != d.phase) return;
     sheaf__activity_text(&a, what, sizeof what);
     char self[SHEAF__HOST_NAME_BYTES + 32];
     name_self(self, sizeof self);
     sheaf__notice("%s: %s has not ended for %.1f s; if it is only slow, raise %s", self, what,
-                  (double)(now - since) * 1e-9, sheaf__phase_setting(phase));
+                  (double)(now - d.since_ns) * 1e-9, sheaf__phase_setting(d.phase));
 }
 
 /* A rank that was killed while it wrote the record has left it without a text. */

@@ -86,14 +86,14 @@ static void take_beat(const struct sheaf__peer *p, const uint8_t *d, uint64_t no
     struct sheaf__line *l = sheaf__line(p->rank);
     const uint64_t changes = sheaf__get_le(d + B_CHANGES, 8);
     if (!l) return;
-    atomic_store_explicit(&l->phase, (uint32_t)sheaf__get_le(d + B_PHASE, 4), memory_order_relaxed);
-    atomic_store_explicit(&l->kind, (uint32_t)sheaf__get_le(d + B_KIND, 4), memory_order_relaxed);
+    if (atomic_exchange_explicit(&l->changes, changes, memory_order_relaxed) != changes)
+        atomic_store_explicit(&l->since_ns, now, memory_order_relaxed);
+    atomic_store_explicit(&l->kind, (uint32_t)sheaf__get_le(d + B_KIND, 4), memory_order_release);
+    atomic_store_explicit(&l->phase, (uint32_t)sheaf__get_le(d + B_PHASE, 4), memory_order_release);
     atomic_store_explicit(&l->node, (uint32_t)sheaf__get_le(d + B_NODE, 4), memory_order_relaxed);
     atomic_store_explicit(&l->bytes, sheaf__get_le(d + B_BYTES, 8), memory_order_relaxed);
     atomic_store_explicit(&l->sequence, sheaf__get_le(d + B_SEQUENCE, 8), memory_order_relaxed);
     atomic_store_explicit(&l->step, sheaf__get_le(d + B_STEP, 8), memory_order_relaxed);
-    if (atomic_exchange_explicit(&l->changes, changes, memory_order_relaxed) != changes)
-        atomic_store_explicit(&l->since_ns, now, memory_order_relaxed);
     for (int i = 0; i < SHEAF__NAME_WORDS; i++) {
         uint64_t word;
         memcpy(&word, d + B_NAME + 8 * i, sizeof word);

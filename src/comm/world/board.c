@@ -36,18 +36,19 @@ static void set_name(struct sheaf__line *l, const char *name) {
 #define SET(field, value) atomic_store_explicit(&l->field, value, memory_order_relaxed)
 #define GET(field)        atomic_load_explicit(&l->field, memory_order_relaxed)
 
-static void change(struct sheaf__line *l, enum sheaf_phase phase, uint64_t now) {
-    SET(phase, (uint32_t)phase);
+/* The time comes first: a new phase with an old time would be over its limit (sheaf__doing). */
+static void change(struct sheaf__line *l, enum sheaf_phase phase, uint32_t kind, uint64_t now) {
     SET(since_ns, now);
+    atomic_store_explicit(&l->kind, kind, memory_order_release);
+    atomic_store_explicit(&l->phase, (uint32_t)phase, memory_order_release);
     SET(changes, GET(changes) + 1); /* one writer */
 }
 
 void sheaf__enter(enum sheaf_phase phase, const char *what, uint64_t now) {
     if (!sheaf__board_is_main()) return;
     struct sheaf__line *l = sheaf__line_here();
-    SET(kind, SHEAF__KIND_NONE);
     set_name(l, what);
-    change(l, phase, now);
+    change(l, phase, SHEAF__KIND_NONE, now);
     if (sheaf__phase_hook) sheaf__phase_hook(phase, what);
 }
 
@@ -55,12 +56,11 @@ void sheaf__enter_collective(uint32_t kind, uint32_t node, uint64_t bytes, uint6
                              const char *tensor, uint64_t now) {
     if (!sheaf__board_is_main()) return;
     struct sheaf__line *l = sheaf__line_here();
-    SET(kind, kind);
     SET(node, node);
     SET(bytes, bytes);
     SET(sequence, sequence);
     set_name(l, tensor);
-    change(l, SHEAF_PHASE_COLLECTIVE, now);
+    change(l, SHEAF_PHASE_COLLECTIVE, kind, now);
     if (sheaf__phase_hook) sheaf__phase_hook(SHEAF_PHASE_COLLECTIVE, tensor);
 }
 
@@ -69,9 +69,8 @@ enum sheaf_phase sheaf__enter_exchange(const char *what, uint64_t now) {
     if (!sheaf__board_is_main()) return outer;
     struct sheaf__line *l = sheaf__line_here();
     const bool own_phase = outer != SHEAF_PHASE_IDLE && outer != SHEAF_PHASE_COMPUTE;
-    SET(kind, SHEAF__KIND_EXCHANGE);
     set_name(l, what);
-    change(l, own_phase ? outer : SHEAF_PHASE_COLLECTIVE, now);
+    change(l, own_phase ? outer : SHEAF_PHASE_COLLECTIVE, SHEAF__KIND_EXCHANGE, now);
     if (sheaf__phase_hook) sheaf__phase_hook(sheaf__phase(), what);
     return outer;
 }
@@ -79,8 +78,8 @@ enum sheaf_phase sheaf__enter_exchange(const char *what, uint64_t now) {
 void sheaf__leave_exchange(enum sheaf_phase outer) {
     if (!sheaf__board_is_main()) return;
     struct sheaf__line *l = sheaf__line_here();
-    SET(kind, SHEAF__KIND_NONE);
-    change(l, outer == SHEAF_PHASE_COMPUTE ? SHEAF_PHASE_IDLE : outer, sheaf__time_ns());
+    change(l, outer == SHEAF_PHASE_COMPUTE ? SHEAF_PHASE_IDLE : outer, SHEAF__KIND_NONE,
+           sheaf__time_ns());
 }
 
 void sheaf__leave(void) {
@@ -106,6 +105,14 @@ void sheaf__next_step(void) {
 
 enum sheaf_phase sheaf__phase(void) {
     return (enum sheaf_phase)atomic_load_explicit(&sheaf__line_here()->phase, memory_order_relaxed);
+}
+
+struct sheaf__doing sheaf__doing(const struct sheaf__line *l) {
+    struct sheaf__doing d;
+    d.phase = (enum sheaf_phase)atomic_load_explicit(&l->phase, memory_order_acquire);
+    d.exchanges = atomic_load_explicit(&l->kind, memory_order_acquire) == SHEAF__KIND_EXCHANGE;
+    d.since_ns = GET(since_ns);
+    return d;
 }
 
 void sheaf_world_enter(enum sheaf_phase phase, const char *what) {

@@ -30,6 +30,14 @@ struct sheaf__activity {
     char name[SHEAF__NAME_BYTES + 1];
 };
 
+/* What limits of time look at. The time is that of the phase and kind, or a later one: a line's writer changes it before
+ * them, and sheaf__doing reads it after them. */
+struct sheaf__doing {
+    enum sheaf_phase phase;
+    bool exchanges;
+    uint64_t since_ns;
+};
+
 struct sheaf__line {
     _Alignas(128) _Atomic uint32_t phase, kind, node, left; /* left: it is done and may end */
     _Atomic uint64_t bytes, sequence, step, changes;
@@ -77,6 +85,7 @@ enum sheaf_phase sheaf__phase(void);
 void sheaf__board_own(void);
 bool sheaf__board_is_main(void);
 
+struct sheaf__doing sheaf__doing(const struct sheaf__line *line);
 void sheaf__read(const struct sheaf__line *line, struct sheaf__activity *out);
 void sheaf__read_line(int rank, struct sheaf__activity *out);
 /* "compute 'ffn_out-3' of step 12" */

@@ -50,10 +50,10 @@ static bool is_open(const struct sheaf__mpi_wait *w, int i) {
 
 bool sheaf__loads(int rank, uint64_t now) {
     const struct sheaf__line *l = sheaf__line(rank);
-    return l && atomic_load_explicit(&l->phase, memory_order_relaxed) == SHEAF_PHASE_LOAD &&
-           atomic_load_explicit(&l->kind, memory_order_relaxed) != SHEAF__KIND_EXCHANGE &&
-           now < atomic_load_explicit(&l->since_ns, memory_order_relaxed) +
-                     sheaf__world()->limit_ns[SHEAF_PHASE_LOAD];
+    if (!l) return false;
+    const struct sheaf__doing d = sheaf__doing(l);
+    return d.phase == SHEAF_PHASE_LOAD && !d.exchanges &&
+           now < d.since_ns + sheaf__world()->limit_ns[SHEAF_PHASE_LOAD];
 }
 
 bool sheaf__forgive_load(struct sheaf__absence *a, bool loads, uint64_t late, uint64_t limit) {
