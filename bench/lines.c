@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/sort.h"
+#include "base/thread.h"
 
 enum { LINE = 64, MOST = 64 * 1024, ROUNDS = 401, PINGS = 200 };
 
@@ -26,11 +27,7 @@ static void tell(_Atomic uint64_t *flag, uint64_t value) {
     atomic_store_explicit(flag, value, memory_order_release);
 }
 static void await(_Atomic uint64_t *flag, uint64_t value) {
-    while (atomic_load_explicit(flag, memory_order_acquire) < value) {
-#if defined(__x86_64__)
-        __builtin_ia32_pause();
-#endif
-    }
+    while (atomic_load_explicit(flag, memory_order_acquire) < value) sheaf__relax();
 }
 
 static void nothing(size_t bytes) { (void)bytes; }
