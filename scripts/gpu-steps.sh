@@ -94,15 +94,15 @@ build_all() {
     [ -z "$capability" ] || options+=("-DSHEAF_CUDA_ARCHITECTURES=$capability")
     command -v ninja >/dev/null && generator=(-G Ninja)
     if [ -n "$debs" ]; then
-        local include=$prefix/usr/lib/x86_64-linux-gnu/openmpi/include
+        local include=$lib/openmpi/include
         options+=(-DMPI_SKIP_COMPILER_WRAPPER=ON -DMPI_C_LIB_NAMES=mpi -DMPI_mpi_LIBRARY="$lib/libmpi.so"
             -DMPI_C_HEADER_DIR="$include" -DMPI_C_ADDITIONAL_INCLUDE_DIRS="$include/openmpi"
             -DPKG_CONFIG_EXECUTABLE="$prefix/usr/bin/pkgconf"
             "-DCMAKE_SHARED_LINKER_FLAGS=-Wl,-rpath-link,$lib" "-DCMAKE_EXE_LINKER_FLAGS=-Wl,-rpath-link,$lib"
             "-DCMAKE_MODULE_LINKER_FLAGS=-Wl,-rpath-link,$lib")
         export PKG_CONFIG_LIBDIR=$lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$prefix
-        export CPATH=$prefix/usr/include/x86_64-linux-gnu # hwloc has headers there, too
-        export LD_LIBRARY_PATH=$lib:${LD_LIBRARY_PATH:-}  # of pkgconf
+        export CPATH=$prefix/usr/include/${lib##*/}      # hwloc has headers there, too
+        export LD_LIBRARY_PATH=$lib:${LD_LIBRARY_PATH:-} # of pkgconf
     fi
     cmake -S "$root" -B "$work/build" "${generator[@]}" "${options[@]}" >"$work/logs/configure.log" 2>&1 || {
         tail -n 30 "$work/logs/configure.log"
