@@ -4,7 +4,7 @@
 
 machine() {
     uname -srm
-    awk -F': *' '/model name/ { print $2; exit }' /proc/cpuinfo
+    LC_ALL=C lscpu | sed -n 's/^Model name: *//p'
     awk '/MemTotal/ { printf "%d GiB of memory\n", $2 / 1048576 }' /proc/meminfo
     cc --version | head -n 1
     nvcc --version 2>/dev/null | tail -n 2

@@ -61,11 +61,17 @@ def build_llama(name, source, targets, *options):
     run(["cmake", "--build", to, "--target", *targets, "-j", str(os.cpu_count() or 1)], 7200)
 
 
+def cpu_name():
+    """As lscpu has it, which knows the numbers of ARM's processors, too."""
+    text = subprocess.run(["lscpu"], capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"}).stdout
+    found = re.search(r"^Model name: *(.*)", text, re.M)
+    return found.group(1) if found else "unknown CPU"
+
+
 def machine_and_commit():
-    model = next((l.split(":", 1)[1].strip() for l in open("/proc/cpuinfo") if l.startswith("model name")), "unknown")
     git = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True,
                          text=True)
-    return model, git.stdout.strip() or "of no repository"
+    return cpu_name(), git.stdout.strip() or "of no repository"
 
 
 def random_model(folder, name, limit, *options):

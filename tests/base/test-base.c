@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/arith.h"
+#include "base/arm_cpu.h"
 #include "base/array.h"
 #include "base/file.h"
 #include "base/hash.h"
@@ -386,4 +387,14 @@ Test(arith, a_need_that_is_greater_reads_as_greater) {
                      available);
     }
     cr_expect(sheaf__gib_needed(3 * gib / 4) == 0.75 && sheaf__gib_free(3 * gib / 4) == 0.75);
+}
+
+Test(arm_cpu, has_the_name_of_its_numbers) {
+    cr_expect_str_eq(sheaf__arm_cpu_name("0x41", "0xd0c"), "Neoverse N1");
+    cr_expect_str_eq(sheaf__arm_cpu_name("0xc0", "0xac3"), "AmpereOne");
+    cr_expect_null(sheaf__arm_cpu_name("0xc0", "0xd0c"), "a part is one of its implementer's");
+    cr_expect_null(sheaf__arm_cpu_name("0x41", "0x1"));
+    cr_expect_null(sheaf__arm_cpu_name("", ""), "no ARM");
+    cr_expect_null(sheaf__arm_cpu_name(NULL, "0xd0c"));
+    cr_expect_null(sheaf__arm_cpu_name("0x41", NULL));
 }

@@ -285,6 +285,7 @@ Test(cpu_topology, memories_by_speed) {
         kinds[2].numa = 77;
         cr_expect_eq(sheaf__cpu_place_memory_kinds(p, kinds, 2), 2);
         cr_expect_eq(kinds[2].numa, 77, "more than there is room for");
+        cr_expect(!strncmp(p->description, "Neoverse V2, 2 cores", 20), "%s", p->description);
     }
     sheaf__cpu_topology_free(t);
 }

@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/arm_cpu.h"
 #include "base/clock.h"
 #include "bench.h"
 #include "common/reading.h"
@@ -173,8 +174,13 @@ static void proc_value(const char *path, const char *key, char *value, size_t si
 }
 
 void bench_cpu_model(char *text, size_t size) {
+    char implementer[16], part[16];
     proc_value("/proc/cpuinfo", "model name", text, size);
-    if (!text[0]) snprintf(text, size, "unknown CPU");
+    if (text[0]) return;
+    proc_value("/proc/cpuinfo", "CPU implementer", implementer, sizeof implementer);
+    proc_value("/proc/cpuinfo", "CPU part", part, sizeof part);
+    const char *name = sheaf__arm_cpu_name(implementer, part);
+    snprintf(text, size, "%s", name ? name : "unknown CPU");
 }
 
 size_t bench_peak_resident(void) {

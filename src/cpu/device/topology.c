@@ -26,6 +26,7 @@
 #include <string.h>
 
 #include "backend/locality.h"
+#include "base/arm_cpu.h"
 #include "cpu/device/cgroup.h"
 #include "sheaf/cpu.h"
 #include "sheaf/log.h"
@@ -182,6 +183,9 @@ static void describe(struct sheaf__cpu_place *p, const struct sheaf__cpu_topolog
     const char *model = NULL, *isa = sheaf_cpu_isa_name();
     hwloc_obj_t package = hwloc_get_obj_by_type(t->hwloc, HWLOC_OBJ_PACKAGE, 0);
     if (package) model = hwloc_obj_get_info_by_name(package, "CPUModel");
+    if (package && !model)
+        model = sheaf__arm_cpu_name(hwloc_obj_get_info_by_name(package, "CPUImplementer"),
+                                    hwloc_obj_get_info_by_name(package, "CPUPart"));
     char domain[32] = "", shared[48] = "", units[48];
     if (t->n_domains > 1 && p->numa >= 0) snprintf(domain, sizeof domain, " of NUMA %d", p->numa);
     if (p->shared) {
