@@ -4,6 +4,7 @@
  * the shadow or in a file until a graph uses it, and then on the ranks. */
 #include <pthread.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "base/arith.h"
 #include "ggml/calls.h"
@@ -299,9 +300,8 @@ static enum sheaf_status clear_task(void *argument) {
 
 void gg_driver_clear(struct gg_memory *m, uint8_t value) {
     struct transfer x = {.m = m, .value = value};
-    gg_shadow_drop(m, 0, m->size);
-    const size_t whole = value ? 0 : m->size / 4096 * 4096; /* pages given back are zero */
-    memset(m->base + whole, value, m->size - whole);
+    /* pages given back are zero; the system keeps those that are locked */
+    if (value || madvise(m->base, m->size, MADV_DONTNEED)) memset(m->base, value, m->size);
     if (m->n_regions) gg_failure_note(gg_call(clear_task, &x));
     m->cleared = value;
     m->written = false;

@@ -18,6 +18,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -315,6 +316,23 @@ static void check_fill(struct model *m) {
     }
 }
 
+/* A buffer that is not of whole pages, one of which the system does not take back: it is locked. */
+static void check_clear(struct model *m) {
+    enum { BYTES = 5 * 65536 + 3 * 4096 + 100 };
+    static uint8_t got[BYTES];
+    struct gg_buffer *buffer = alloc(BYTES);
+    struct gg_tensor *t = tensor(m->ctx, BYTES / 4, 1, "cleared");
+    size_t at = 0, wrong = 0;
+    put_at(buffer, t, &at);
+    fill_bytes(t, 0x3f, 0, BYTES);
+    expect(!mlock(t->data, 1), "a page is locked");
+    buffer->iface.clear(buffer, 0);
+    get(t, got, BYTES);
+    for (size_t i = 0; i < BYTES; i++) wrong += got[i] != 0;
+    expect(!wrong, "memory of a cleared buffer");
+    buffer->iface.free_buffer(buffer);
+}
+
 /* Two tensors of one place by turns, each with its graph: what is computed is what was set last, and the
  * one before keeps no memory. */
 static void check_reshape(void) {
@@ -577,6 +595,7 @@ static void check_all(struct model *m) {
     check_plans(m);
     check_threads();
     check_fill(m);
+    check_clear(m);
     check_reshape();
     check_reader(m);
 }
