@@ -25,7 +25,7 @@ struct later {
     bool is_here; /* the bytes are in `bytes`: what comes next may write over src */
     char *bytes;
     /* a run */
-    uint64_t program, number;
+    uint64_t program;
     struct gg_places places;
 };
 
@@ -97,7 +97,7 @@ enum sheaf_status gg_later_run(const struct gg_sent_program *p, const struct gg_
     }
     x->is_run = true;
     x->program = p->number;
-    x->number = ++gg_driver.pending[p->device].asked;
+    gg_driver.pending[p->device].asked++;
     put(p->device, x);
     return st;
 }
@@ -120,16 +120,18 @@ static enum sheaf_status copy(const struct later *x) {
     return st;
 }
 
-/* A run that could not begin has come to its end. */
+/* A run that could not begin has come to its end: what waits for it gets NaN. */
 static enum sheaf_status begin(size_t device, struct later *x) {
     struct gg_pending *left = &gg_driver.pending[device];
     struct gg_sent_program *p = gg_program_of(x->program);
     const enum sheaf_status st =
         p ? gg_run(p, &x->places)
           : sheaf_set_error(SHEAF_STATUS_INVALID, "a program that waited is gone");
-    if (st && left->run != x->number) {
+    if (st) {
         gg_spoil_results(gg_driver.engine, x->program, x->places.results);
-        left->run = left->fetched = x->number;
+        left->run++;
+        gg_later_fetched(device);
+        left->fetched = left->run;
     }
     return st;
 }

@@ -857,6 +857,35 @@ static void check_fault_in_chain(struct on *o) {
     check_sum(last, 0, 0, "the result after it");
 }
 
+/* A run that waits behind a failed one does not begin; what waits for its results has NaN, too. */
+static void check_fault_behind_a_fault(struct on *o) {
+    float got[N * M];
+    int numbers = 0;
+    struct model *m = &o[1].m, *last = &o[2].m;
+    size_t at = 8192;
+    struct gg_tensor *t = scale(m->ctx, m->sum, 13);
+    put_at(m->work, t, &at);
+    set(last->w, last->values, 0, sizeof last->values);
+    set(last->x, last->values, 0, sizeof last->values);
+    use(&o[1]);
+    expect(start(graph_of(m->ctx, t, 53)) == GG_STATUS_SUCCESS, "a fault before other runs");
+    use(&o[2]);
+    expect(start(graph_of(last->ctx, last->out, 54)) == GG_STATUS_SUCCESS, "a run beside a fault");
+    expect(backend->iface.cpy_tensor_async(backend, o[1].backend, last->out, m->x), "its copy");
+    use(&o[1]);
+    expect(start(graph_of(m->ctx, m->out, 55)) == GG_STATUS_SUCCESS, "a run behind a fault");
+    expect(backend->iface.cpy_tensor_async(backend, o[2].backend, m->out, last->x), "a copy of it");
+    use(&o[2]);
+    expect(start(graph_of(last->ctx, last->out, 54)) == GG_STATUS_SUCCESS, "a run behind that");
+    get(last->out, got, sizeof got);
+    for (int i = 0; i < N * M; i++) numbers += got[i] == got[i];
+    expect(!numbers, "what is computed of a run that did not begin is NaN");
+    expect(start(graph_of(last->ctx, last->out, 54)) == GG_STATUS_FAILED, "the faults are told");
+    set(last->x, last->values, 0, sizeof last->values);
+    expect(compute(graph_of(last->ctx, last->out, 54)) == GG_STATUS_SUCCESS, "status after them");
+    check_sum(last, 0, 0, "the result after them");
+}
+
 static void free_on(struct on *o) {
     use(o);
     o->m.weights->iface.free_buffer(o->m.weights);
@@ -1291,6 +1320,7 @@ int main(int argc, char **argv) {
     }
     if (!strcmp(mode, "fault-in-chain")) {
         check_fault_in_chain(on);
+        check_fault_behind_a_fault(on);
         if (!failures) puts("ok");
         return failures != 0;
     }
