@@ -77,11 +77,11 @@ static enum sheaf_status start_device(struct gg_ranks *on, const struct groups *
 /* By the setting of rank 0: a launcher need not pass the environment on to other ranks. */
 static enum sheaf_status read_groups(struct groups *groups) {
     char text[512] = "";
-    const char *mine = sheaf_setting_value("SHEAF_GROUPS");
+    const char *mine = sheaf_world_rank() == 0 ? sheaf_setting_value("SHEAF_GROUPS") : NULL;
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    if (mine && strlen(mine) >= sizeof text && sheaf_world_rank() == 0)
+    if (mine && strlen(mine) >= sizeof text)
         st = sheaf_set_error(SHEAF_STATUS_INVALID, "setting SHEAF_GROUPS is too long");
-    else if (mine && strlen(mine) < sizeof text)
+    else if (mine)
         memcpy(text, mine, strlen(mine));
     st = sheaf_world_agree(st, "groups");
     if (!st) st = sheaf_world_broadcast(text, sizeof text, 0, "groups");
@@ -199,7 +199,7 @@ void gg_engine_log(const struct gg_engine *e) {
         (unsigned long long)e->n_inputs, (unsigned long long)e->input_bytes,
         (unsigned long long)e->n_moves, (unsigned long long)sum.n_plans,
         (unsigned long long)sum.n_collectives, (unsigned long long)sum.collective_bytes,
-        e->max_objects, (unsigned long long)e->sent_bytes);
+        e->n_objects, (unsigned long long)e->sent_bytes);
 }
 
 /* ---- execution ---- */

@@ -60,7 +60,7 @@ struct gg_engine {
     size_t *own_bytes;         /* [ranks] that each rank has there */
     uint64_t sequence;
     struct gg_object *objects;
-    size_t n_objects, cap_objects, max_objects; /* max_objects: the most so far */
+    size_t n_objects, cap_objects; /* n_objects: the most so far */
     struct gg_batch *batches;
     size_t n_batches, cap_batches;
     struct gg_program **programs;

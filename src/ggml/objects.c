@@ -69,7 +69,6 @@ static enum sheaf_status note_objects(struct gg_engine *e, const struct gg_comma
     if (!sheaf__grow(&e->objects, &e->cap_objects, want, sizeof *e->objects))
         return gg_no_memory("objects");
     while (e->n_objects < want) e->objects[e->n_objects++] = (struct gg_object){0};
-    if (want > e->max_objects) e->max_objects = want;
     for (size_t i = 0; i < e->n_binding; i++)
         e->objects[e->binding[i].object] = (struct gg_object){
             .tensor = e->binding[i].tensor, .buffer = c->buffer, .device = c->device, .ctx = ctx};
@@ -93,7 +92,7 @@ enum sheaf_status gg_execute_bind(struct gg_engine *e, const struct gg_command *
     if (n > c->size / sizeof(struct gg_object_shape)) /* before memory for so many is taken */
         return sheaf_set_error(SHEAF_STATUS_INVALID, "objects: the message is cut off");
     struct gg_batch batch = {.buffer = c->buffer};
-    e->binding = n < MAX_OBJECTS ? calloc(n + 1, sizeof *e->binding) : NULL;
+    e->binding = calloc((size_t)n + 1, sizeof *e->binding);
     e->n_binding = e->binding ? (size_t)n : 0;
     batch.ctx = sheaf_init((struct sheaf_init_params){
         .mem_size = (e->n_binding + 1) * sheaf_tensor_overhead(), .no_alloc = true});
@@ -119,12 +118,11 @@ static void let_go(struct gg_engine *e) {
     gg_programs_let_go(e);
     for (size_t i = 0; i < e->n_objects; i++)
         if (e->objects[i].goes) e->objects[i] = (struct gg_object){0};
-    while (e->n_objects && !e->objects[e->n_objects - 1].tensor) e->n_objects--;
 }
 
 enum sheaf_status gg_execute_free(struct gg_engine *e, const struct gg_command *c) {
     for (size_t i = 0; i < e->n_objects; i++)
-        e->objects[i].goes = e->objects[i].tensor && e->objects[i].buffer == c->buffer;
+        e->objects[i].goes = e->objects[i].buffer == c->buffer;
     let_go(e);
     size_t kept = 0;
     for (size_t i = 0; i < e->n_batches; i++) {

@@ -58,11 +58,11 @@ static enum sheaf_status find_inputs(struct gg_program *p) {
 }
 
 static enum sheaf_status find_outputs(struct gg_program *p, struct gg_reader *r, uint64_t n) {
-    p->outputs = n <= p->g.n ? calloc(n + 1, sizeof *p->outputs) : NULL;
+    p->outputs = calloc((size_t)n + 1, sizeof *p->outputs);
     if (!p->outputs) return gg_no_memory("program");
     for (uint64_t i = 0; i < n; i++) {
         const uint64_t record = gg_take_u64(r);
-        if (r->bad || record >= p->g.n)
+        if (record >= p->g.n)
             return sheaf_set_error(SHEAF_STATUS_INVALID, "program: an output is no record");
         p->outputs[i] = p->g.tensors[record];
         sheaf_set_output(p->outputs[i]);
