@@ -595,17 +595,17 @@ Test(ggml_plugin, groups) {
         shows("\nok\n");
     }
 }
+/* Texts that are none: test-ggml-engine. */
 Test(ggml_plugin, groups_that_are_none) {
     static const struct {
-        const char *groups, *why;
+        const char *devices, *groups, *why;
     } cases[] = {
-        {"0-1,1-2", "a rank is in two groups"}, {"0,1", "a rank is in no group"},
-        {"0-3", "the job has no such ranks"},   {"0;1-2", "that is no list of ranges"},
-        {"0-2,", "that is no list of ranges"},  {"2-0", "the job has no such ranks"},
-        {"each", "that is no list of ranges"},
+        {"all", "0,1", "a rank is in no group"},
+        {"CPU0@0,CPU0@2", "0,1,2", "setting SHEAF_GROUPS: group 1 has no device"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         setenv("SHEAF_GROUPS", cases[i].groups, 1);
+        setenv("SHEAF_DEVICES", cases[i].devices, 1);
         cr_expect_neq(ranks(3, "fake-ggml-3", 3, ""), 0, "%s", cases[i].groups);
         shows(cases[i].why);
     }
