@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "ggml/capacity.h"
@@ -173,10 +174,11 @@ static void shows_sum(uint64_t program, float want) {
 
 /* Programs go with each object that they use, first or last; others stay, as do objects bound together with it. */
 Test(ggml_engine, programs_of_objects_that_go) {
-    static const uint64_t together[] = {3, 5}, alone[] = {1};
+    static const uint64_t together[] = {3, 5, 7},
+                          alone[] = {1}; /* 7: the last that there is room for */
     const struct gg_command release = {.kind = GG_COMMAND_RELEASE, .object = 3};
     float result[4];
-    succeeds(bind_in(7, together, 2));
+    succeeds(bind_in(7, together, 3));
     succeeds(bind_in(8, alone, 1));
     fill(1, 1);
     fill(3, 10);
@@ -196,6 +198,10 @@ Test(ggml_engine, programs_of_objects_that_go) {
     }
     shows_sum(21, 101);
     refuses(make_sum(24, 1, 3), "object");
+    refuses(make_sum(24, 1, 8), "object");
+    for (uint64_t i = 7; i <= 8; i++)
+        succeeds(just((struct gg_command){.kind = GG_COMMAND_RELEASE, .object = i}));
+    shows_sum(21, 101);
     succeeds(just((struct gg_command){.kind = GG_COMMAND_FREE, .buffer = 8}));
     refuses(run(21, result), "there is no program 21");
     succeeds(make_sum(25, 5, 5));
@@ -347,6 +353,44 @@ Test(ggml_engine, changes_that_are_none) {
     }
 }
 
+/* A result is not overwritten by nodes behind its last use, and what is no number stays as it is when a run fails. */
+Test(ggml_engine, results_that_stay) {
+    struct gg_bytes b = {0}, good = {0}, bad = {0};
+    struct gg_record node = {
+        .kind = GG_LEAF_INPUT, .type = SHEAF_TYPE_F32, .ne = {4, 1, 1, 1}, .nb = {4, 16, 16, 16}};
+    float first[4], last[4];
+    int32_t largest = 77;
+    void *results[] = {first, last, &largest};
+    gg_put_u64(&b, 1);
+    gg_put_u64(&b, 4);
+    gg_put_u64(&b, 5);
+    gg_put_record(&b, &node);
+    node.kind = GG_NODE;
+    node.op = SHEAF_OP_ADD;
+    for (uint32_t i = 1; i <= 4; i++) {
+        node.src[0] = node.src[1] = i;
+        gg_put_record(&b, &node);
+    }
+    struct gg_record argmax = {.kind = GG_NODE,
+                               .op = SHEAF_OP_ARGMAX,
+                               .type = SHEAF_TYPE_I32,
+                               .ne = {1, 1, 1, 1},
+                               .nb = {4, 4, 4, 4},
+                               .src = {5}};
+    gg_put_record(&b, &argmax);
+    succeeds(give((struct gg_command){.kind = GG_COMMAND_GRAPH, .n_records = 6, .n_outputs = 3}, &b,
+                  NULL));
+    struct gg_command c = {.kind = GG_COMMAND_RUN, .with_results = 1};
+    gg_put_u64(&bad, 1);
+    refuses(give(c, &bad, results), "run: the message is malformed");
+    cr_expect(isnan(first[0]) && isnan(last[3]) && largest == 77, "%d", (int)largest);
+    gg_put_u64(&good, 1);
+    put_change(&good, 0, 0, 16, 1);
+    succeeds(give(c, &good, results));
+    cr_expect(first[3] == 2 && last[3] == 16 && largest == 0, "%g, %g, %d", (double)first[3],
+              (double)last[3], (int)largest);
+}
+
 /* ---- weights of a file ---- */
 
 static const float weights[12] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
@@ -377,7 +421,7 @@ static void has(uint64_t object, const float *want) {
 
 /* Read by this rank itself, as by each that has the file. */
 Test(ggml_engine, weights_of_a_file) {
-    static const uint64_t numbers[] = {3, 5};
+    static const uint64_t numbers[] = {3, 5, 7};
     struct gg_object_place places[] = {{5, 16}, {3, 32}};
     char path[] = "/tmp/sheaf-engine-XXXXXX", long_path[4097];
     uint64_t size = 0, hash = 0;
@@ -385,7 +429,7 @@ Test(ggml_engine, weights_of_a_file) {
     const uint64_t length = strlen(path);
     const int before = open("/dev/null", O_RDONLY);
     close(before);
-    succeeds(bind_in(7, numbers, 2));
+    succeeds(bind_in(7, numbers, 3));
     succeeds(load(path, length, size, hash, 2, places));
     has(5, weights + 4);
     has(3, weights + 8);
@@ -397,7 +441,7 @@ Test(ggml_engine, weights_of_a_file) {
     refuses(load(path, length, size, hash, (uint64_t)1 << 40, places),
             "load: the message is cut off");
     refuses(load(path, length, size, hash, 3, places), "or the message is cut off");
-    places[1].object = 6;
+    places[1].object = 8;
     refuses(load(path, length, size, hash, 2, places), "load: an unknown object");
     memset(long_path, 'a', sizeof long_path - 1);
     long_path[4096] = 0;
@@ -473,10 +517,47 @@ Test(ggml_file, one_that_differs_is_closed) {
     cr_expect_eq(open("/dev/null", O_RDONLY), before);
 }
 
+/* ---- the start ---- */
+
+static char told[1024];
+static void tell(const char *text) { snprintf(told, sizeof told, "%s", text); }
+static enum sheaf_status find_fault(const struct gg_engine *e) {
+    return sheaf_set_error(SHEAF_STATUS_INVALID, "%d fault", (int)gg_engine_n_devices(e));
+}
+static void does_not_start(const struct gg_start *start, const char *why) {
+    struct gg_engine *e = NULL;
+    told[0] = 0;
+    refuses(gg_engine_start(start, &e), why);
+    cr_expect(!e && strstr(told, why), "%s", told);
+}
+
+Test(ggml_start, what_is_told) {
+    char text[513] = "";
+    setenv("SHEAF_CPU_THREADS", "1", 1);
+    memset(text, '0', sizeof text - 1);
+    setenv("SHEAF_GROUPS", text, 1);
+    does_not_start(&(struct gg_start){.tell = tell}, "setting SHEAF_GROUPS is too long");
+}
+Test(ggml_start, what_is_checked) {
+    char text[512] = "";
+    setenv("SHEAF_CPU_THREADS", "1", 1);
+    memset(text, '0', sizeof text - 1);
+    setenv("SHEAF_GROUPS", text, 1); /* rank 0 */
+    does_not_start(&(struct gg_start){.tell = tell, .check = find_fault}, "1 fault");
+}
+Test(ggml_start, programs_that_live_on) {
+    cr_expect(!gg_program_lives_on());
+    setenv("SHEAF_GGML_ON_FAILURE", "exit", 1);
+    cr_expect(!gg_program_lives_on());
+    setenv("SHEAF_GGML_ON_FAILURE", "error", 1);
+    cr_expect(gg_program_lives_on());
+}
+
 /* ---- groups of ranks ---- */
 
 static int host_of(int rank) { return rank % 3 == 2; }
 static int own_host(int rank) { return rank; }
+static int one_of_64(int rank) { return rank % 64; }
 
 Test(ggml_groups, ranks_of_each) {
     static const struct {
@@ -552,6 +633,9 @@ Test(ggml_groups, as_many_as_there_may_be) {
         succeeds(gg_groups_parse("host", g + 1, own_host, of, &n));
         cr_expect(n == g + 1 && of[g] == g, "%d hosts", n);
     }
+    int of[MOST + 1], n = 0;
+    succeeds(gg_groups_parse("host", MOST + 1, one_of_64, of, &n));
+    cr_expect(n == MOST && of[MOST] == 0, "%d hosts", n);
 }
 
 /* ---- which process is the program ---- */
@@ -562,7 +646,11 @@ static void as_rank(const char *rank) {
     if (rank) setenv(names[0], rank, 1);
     unsetenv("GGML_SHEAF_CLAIM");
 }
-static bool is_open(int fd) { return fcntl(fd, F_GETFD) >= 0; }
+static int n_open(void) {
+    int n = 0;
+    for (int fd = 0; fd < 1024; fd++) n += fcntl(fd, F_GETFD) >= 0;
+    return n;
+}
 
 /* Without a launcher's job each process is a job of its own, and starts none whose ranks it would keep out. */
 Test(ggml_claim, a_process_of_its_own) {
@@ -588,17 +676,15 @@ Test(ggml_claim, one_process_of_a_rank) {
     for (int own = 0; own < 2; own++) {
         char why[64];
         as_rank("0");
-        const int claim = own ? -1 : gg_claim_make(), next = dup(0);
-        close(next);
+        const int claim = own ? -1 : gg_claim_make(), before = n_open();
         succeeds(gg_claim_take());
         cr_expect_not_null(getenv("GGML_SHEAF_CLAIM"));
         if (!own) cr_expect_eq(gg_claim_owner(claim), getpid());
         snprintf(why, sizeof why, "process %ld of this rank is or was the job's program",
                  (long)getpid());
         refuses(gg_claim_take(), why);
-        cr_expect(!is_open(next + own), "a claim stays open");
         cr_expect(!gg_claim_has_end());
-        cr_expect(!is_open(next + own), "a claim stays open");
+        cr_expect_eq(n_open(), before + own, "a claim stays open");
     }
 }
 
@@ -618,6 +704,22 @@ Test(ggml_claim, a_claim_whose_maker_is_gone) {
     refuses(gg_claim_take(), "another process of this rank is or was the job's program");
     cr_expect_eq(pread(file, text, sizeof text, 0), 0, "another file is written");
     unlink(path);
+}
+
+/* The number of the process that had it stays, and a claim that cannot be written is none. */
+Test(ggml_claim, a_claim_of_another_process) {
+    const struct rlimit nothing = {0, 0};
+    as_rank("0");
+    const int claim = gg_claim_make();
+    cr_assert_eq(pwrite(claim, "1", 1, 0), 1);
+    refuses(gg_claim_take(), "process 1 of this rank is or was the job's program");
+    cr_expect_eq(gg_claim_owner(claim), 1);
+    gg_claim_make();
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &nothing);
+    cr_expect_eq(gg_claim_take(), SHEAF_STATUS_IO);
+    cr_expect(strstr(sheaf_last_error(), "cannot note that this is the job's program: File too"),
+              "%s", sheaf_last_error());
 }
 
 /* A second claim, of a sheaf-worker below another one, is its own; the end is no owner, and a handler keeps errno. */
