@@ -498,6 +498,31 @@ Test(ggml_plugin, groups_compute_at_the_same_time) {
     shows("\nok\n");
     unlink(path);
 }
+/* A question about memory does not wait for the graph that another thread computes. */
+Test(ggml_plugin, memory_beside_a_graph) {
+    char path[] = "/tmp/sheaf-beside-XXXXXX";
+    close(mkstemp(path));
+    unlink(path);
+    setenv("SHEAF_TEST_WAITS_FOR", path, 1);
+    setenv("SHEAF_GGML_LIB", SHEAF_BUILD_DIR "/lib/libfake-device-3.so", 1);
+    setenv("SHEAF_DEVICES", "ggml:FAKE0", 1);
+    cr_expect_eq(host("env", "fake-ggml-3", 3, "room-beside"), 0, "%s", out);
+    shows("\nok\n");
+    unlink(path);
+}
+/* Modules are loaded if devices are named, and why one is not is said. */
+Test(ggml_plugin, a_member_whose_library_is_missing) {
+    setenv("SHEAF_GGML_LIB", "/nowhere/libggml.so", 1);
+    setenv("SHEAF_DEVICES", "ggml:FAKE0", 1);
+    cr_expect_eq(host("env", "fake-ggml-3", 3, ""), 0, "%s", out);
+    shows("/nowhere/libggml.so");
+    shows("SHEAF stays out of this program: ");
+    shows("\nrefused\n");
+    unsetenv("SHEAF_DEVICES");
+    cr_expect_eq(host("env", "fake-ggml-3", 3, ""), 0, "%s", out);
+    cr_expect(!strstr(out, "/nowhere"), "%s", out);
+    shows("\nok\n");
+}
 /* The limit of a span holds for the device's queue, too. */
 Test(ggml_plugin, a_queue_that_does_not_end) {
     have_fake_device("", "0,1");
