@@ -1221,7 +1221,7 @@ static int count_signals(void) {
     fflush(stdout);
     for (int i = 0; i < 6000 && !signals; i++) usleep(10000);
     for (int i = 0; i < 40; i++) usleep(10000);
-    printf("%d signals\n", (int)signals);
+    printf("%d signals\nend", (int)signals); /* of a line that is not over there is a buffer */
     return 0;
 }
 

@@ -715,7 +715,7 @@ Test(ggml_plugin, a_program_gets_a_signal_once) {
                  "kill -TERM %s; wait $m; cat $f; rm $f",
                  SHEAF_BUILD_DIR, SHEAF_BUILD_DIR, SHEAF_BUILD_DIR, SHEAF_BUILD_DIR, whom[i]);
         cr_expect_eq(run_command(cmd, TIMEOUT, out, OUT), 0, "%s", out);
-        shows("\n1 signals\n");
+        shows("\n1 signals\nend");
         cr_expect(!strstr(out, "has died"), "%s", out);
     }
 }
