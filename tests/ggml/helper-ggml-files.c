@@ -462,7 +462,6 @@ int main(int argc, char **argv) {
     struct gg_reg *reg = plugin ? registry(plugin) : NULL;
     if (!reg) return 3;
     n_devices = reg->iface.get_device_count(reg);
-    expect(n_devices == 1, "one device");
     dev = reg->iface.get_device(reg, 0);
     backend = dev->iface.init_backend(dev, NULL);
     if (argc > 4 && !strcmp(argv[4], "alone"))

@@ -327,8 +327,11 @@ Test(ggml_plugin, a_file_that_is_loaded_in_parts) {
 Test(ggml_plugin, a_file_of_rank_0_only) {
     static const struct {
         int ranks, rows; /* rows: of other ranks */
-        const char *transport;
-    } cases[] = {{1, 0, "auto"}, {2, 1024, "mpi"}, {3, 2 * 683, "auto"}};
+        const char *transport, *groups;
+    } cases[] = {{1, 0, "auto", "all"},
+                 {2, 1024, "mpi", "all"},
+                 {3, 2 * 683, "auto", "all"},
+                 {3, 1024, "auto", "0-1,2"}}; /* rank 2 wants nothing of it */
     char path[] = "/tmp/sheaf-split-XXXXXX", split[64], sent[64];
     const int fd = mkstemp(path);
     cr_assert(fd >= 0 && write(fd, "alone 1\n", 8) == 8);
@@ -338,14 +341,16 @@ Test(ggml_plugin, a_file_of_rank_0_only) {
     setenv("SHEAF_BACKEND_DEBUG", "1", 1);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         setenv("SHEAF_COMM_TRANSPORT", cases[i].transport, 1);
+        setenv("SHEAF_GROUPS", cases[i].groups, 1);
         cr_expect_eq(start_ranks(cases[i].ranks, "helper-ggml-files", "fake-ggml-3", 3, "alone"), 0,
                      "%s", out);
         shows("ok\n");
         snprintf(sent, sizeof sent, ", %d bytes of weights sent\n", 5 * 4096 * cases[i].rows);
         shows(sent);
         if (cases[i].ranks == 1) continue;
-        shows(cases[i].ranks > 2 ? " and 1 more rank: cannot open /tmp/sheaf-weights-"
-                                 : "): cannot open /tmp/sheaf-weights-");
+        shows("sheaf: rank 1 (");
+        shows(cases[i].rows != 1024 ? " and 1 more rank: cannot open /tmp/sheaf-weights-"
+                                    : "): cannot open /tmp/sheaf-weights-");
         shows(": No such file or directory; rank 0 (");
         shows(") sends the slices\n");
         shows(" is not a regular file; ");
