@@ -211,9 +211,10 @@ Test(ggml_engine, programs_of_objects_that_go) {
 /* A number that is used again is that of the new object, whose bytes are 0. */
 Test(ggml_engine, numbers_and_buffers_that_come_back) {
     for (int i = 0; i < 3; i++) {
-        static const uint64_t numbers[] = {2, 4};
+        static const uint64_t numbers[] = {2, 4, 6};
         succeeds(bind_in(7, numbers, 1));
         succeeds(bind_in(8, numbers + 1, 1));
+        succeeds(bind_in(9, numbers + 2, 1));
         succeeds(make_sum(20, 2, 4));
         succeeds(make_sum(21, 4, 4));
         shows_sum(20, 0);
@@ -222,7 +223,7 @@ Test(ggml_engine, numbers_and_buffers_that_come_back) {
         shows_sum(20, 11);
         succeeds(just((struct gg_command){.kind = GG_COMMAND_DROP, .program = 20}));
         shows_sum(21, 20);
-        for (uint64_t b = 7; b <= 8; b++)
+        for (uint64_t b = 7; b <= 9; b++)
             succeeds(just((struct gg_command){.kind = GG_COMMAND_FREE, .buffer = b}));
         refuses(transfer(GG_COMMAND_GET, 4, 0, 4), "object 4: a range outside of it");
     }
