@@ -16,7 +16,7 @@ static inline int sheaf__thread_start(pthread_t *thread, void *(*run)(void *), v
 }
 
 /* Of a thread that looks at memory again and again: the core's other thread may work meanwhile, and a number of looks
- * takes about the same time everywhere (D999: `yield` takes none on most 64-bit ARM cores). */
+ * takes about the same time everywhere (D200: `yield` takes none on most 64-bit ARM cores). */
 static inline void sheaf__relax(void) {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();

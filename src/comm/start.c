@@ -104,7 +104,7 @@ static enum sheaf_status join(MPI_Comm from) {
  * is told the transport: 0.2 s less of a start (D98).
  *
  * Open MPI 5.0.7 finds no way by TCP between two ranks of a host that has an IPv6 address, and each rank says so
- * (open-mpi/ompi issue 14079; seen on Debian 13). By the loopback it finds one, and is silent (D999). Open MPI 4 takes
+ * (open-mpi/ompi issue 14079; seen on Debian 13). By the loopback it finds one, and is silent (D199). Open MPI 4 takes
  * an address of the host, by which ranks in network namespaces of their own can meet. */
 static void prepare_open_mpi(void) {
     const char *all = getenv("OMPI_COMM_WORLD_SIZE"), *here = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
