@@ -8,6 +8,7 @@
 #include "cpu/kernels/elements.h"
 #include "cpu/kernels/kernels.h"
 #include "cpu/kernels/recurrent.h"
+#include "cpu/kernels/rows.h"
 #include "cpu/kernels/vec.h"
 #include "quant/iq.h"
 
@@ -142,11 +143,6 @@ static void bf16_to_f32(const void *px, float *y, int64_t n) {
     const uint16_t *x = px;
     for (int64_t i = 0; i < n; i++) y[i] = sheaf__bf16_to_f32(x[i]);
 }
-static void f32_to_bf16(const float *x, void *py, int64_t n) {
-    uint16_t *y = py;
-    for (int64_t i = 0; i < n; i++) y[i] = sheaf__f32_to_bf16(x[i]);
-}
-
 /* ---- attention ---- */
 
 static bool load_rows(void (*to_float)(const void *, float *, int64_t), const void *px,
@@ -196,11 +192,6 @@ static void mix(int64_t rows, const float *x, int64_t stride, int64_t n, const f
 
 /* ---- rows ---- */
 
-static void rotate(int64_t n, bool side_by_side, const float *x, const float *cos, const float *sin,
-                   float *y) {
-    sheaf__rotate(0, n, side_by_side, x, cos, sin, y);
-}
-
 static float max_f32(int64_t n, const float *x) {
     float max = -INFINITY;
     for (int64_t i = 0; i < n; i++) {
@@ -216,27 +207,11 @@ static bool finite_f32(int64_t n, const float *x) {
     return true;
 }
 
-static void scale_f32(int64_t n, float a, const float *x, float *y) {
-    for (int64_t i = 0; i < n; i++) y[i] = a * x[i];
-}
-
 static float exp_f32(int64_t n, const float *x, float max, float *y) {
     float lane[LANES] = {0};
     for (int64_t i = 0; i < n; i++) y[i] = sheaf__expf(x[i] - max);
     for (int64_t i = 0; i < n; i++) lane[i % LANES] += y[i];
     return add_lanes(lane);
-}
-
-static void silu_f32(int64_t n, const float *x, float *y) {
-    for (int64_t i = 0; i < n; i++) y[i] = sheaf__siluf(x[i]);
-}
-
-static void gelu_f32(int64_t n, const float *x, float *y) {
-    for (int64_t i = 0; i < n; i++) y[i] = sheaf__geluf(x[i]);
-}
-
-static void swiglu_f32(int64_t n, const float *a, const float *b, float *y) {
-    for (int64_t i = 0; i < n; i++) y[i] = sheaf__siluf(a[i]) * b[i];
 }
 
 static void softcap_f32(int64_t n, float cap, const float *x, float *y) {

@@ -8,6 +8,7 @@
 #include "cpu/kernels/elements.h"
 #include "cpu/kernels/kernels.h"
 #include "cpu/kernels/recurrent.h"
+#include "cpu/kernels/rows.h"
 #include "cpu/kernels/vec.h"
 #include "quant/blocks.h"
 
@@ -20,10 +21,6 @@ static void f32_to_f16(const float *x, void *to, int64_t n) {
     int64_t i = 0;
     for (; i + VW <= n; i += VW) v_store_f16(y + i, v_load(x + i));
     for (; i < n; i++) y[i] = sheaf__f32_to_f16(x[i]);
-}
-static void f32_to_bf16(const float *x, void *to, int64_t n) {
-    uint16_t *y = to;
-    for (int64_t i = 0; i < n; i++) y[i] = sheaf__f32_to_bf16(x[i]);
 }
 #define FROM_FLOATS(type)                                                                          \
     static void f32_to_##type(const float *x, void *to, int64_t n) {                               \
@@ -39,13 +36,6 @@ FROM_FLOATS(q5_1)
 
 /* ---- rows ---- */
 
-static void rotate(int64_t n, bool side_by_side, const float *x, const float *cos, const float *sin,
-                   float *y) {
-    if (side_by_side)
-        sheaf__rotate(0, n, true, x, cos, sin, y);
-    else
-        sheaf__rotate(0, n, false, x, cos, sin, y);
-}
 static float max_f32(int64_t n, const float *x) {
     v_f m = v_set1(-INFINITY);
     int64_t i = 0;
@@ -56,9 +46,6 @@ static float max_f32(int64_t n, const float *x) {
     return max;
 }
 static bool finite_f32(int64_t n, const float *x) { return all_finite(n, x); }
-static void scale_f32(int64_t n, float a, const float *x, float *y) {
-    for (int64_t i = 0; i < n; i++) y[i] = a * x[i];
-}
 static float exp_f32(int64_t n, const float *x, float max, float *y) {
     for (int64_t i = 0; i < n; i++) y[i] = sheaf__expf(x[i] - max);
     v_f sum = v_set1(0.0f);
@@ -66,15 +53,6 @@ static float exp_f32(int64_t n, const float *x, float max, float *y) {
     for (; i + VW <= n; i += VW) sum = sum + v_load(y + i);
     if (i < n) sum = sum + v_load_n(y + i, n - i);
     return v_sum(sum);
-}
-static void silu_f32(int64_t n, const float *x, float *y) {
-    for (int64_t i = 0; i < n; i++) y[i] = sheaf__siluf(x[i]);
-}
-static void gelu_f32(int64_t n, const float *x, float *y) {
-    for (int64_t i = 0; i < n; i++) y[i] = sheaf__geluf(x[i]);
-}
-static void swiglu_f32(int64_t n, const float *a, const float *b, float *y) {
-    for (int64_t i = 0; i < n; i++) y[i] = sheaf__siluf(a[i]) * b[i];
 }
 static void softcap_f32(int64_t n, float cap, const float *x, float *y) {
     for (int64_t i = 0; i < n; i++) y[i] = cap * sheaf__tanhf(x[i] / cap);
