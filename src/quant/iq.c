@@ -6,17 +6,7 @@
  * does not offer these types. Any bits are accepted, as in blocks.h. */
 #include "quant/iq.h"
 #include "quant/blocks.h"
-
-static const uint16_t iq2_xxs_points[] = {SHEAF__IQ2_XXS_GRID(SHEAF__IQ_POINTS)};
-static const uint16_t iq2_xs_points[] = {SHEAF__IQ2_XS_GRID(SHEAF__IQ_POINTS)};
-static const uint16_t iq2_s_points[] = {SHEAF__IQ2_S_GRID(SHEAF__IQ_POINTS)};
-static const uint16_t iq3_xxs_points[] = {SHEAF__IQ3_XXS_GRID(SHEAF__IQ_POINTS)};
-static const uint16_t iq3_s_points[] = {SHEAF__IQ3_S_GRID(SHEAF__IQ_POINTS)};
-static const uint16_t iq1_points[] = {SHEAF__IQ1_GRID(SHEAF__IQ_POINTS)};
-static_assert(sizeof iq2_xxs_points == 256 * 2 && sizeof iq2_xs_points == 512 * 2 &&
-                  sizeof iq2_s_points == 1024 * 2 && sizeof iq3_xxs_points == 256 * 2 &&
-                  sizeof iq3_s_points == 512 * 2 && sizeof iq1_points == 2048 * 2,
-              "points of the formats");
+#include "quant/iq_points.h"
 
 /* A family of formats: its grid, and the form of its scales, x = d * unit * (2 scale + 1) * q. */
 struct grid {

@@ -3,7 +3,7 @@
  *
  * A new type has a line in each of the functions here: weights_32, scales_256 and the three that describe it. */
 #include "cpu/kernels/v128/vector.h"
-#include "quant/iq.h"
+#include "quant/iq_points.h"
 
 /* ---- what a type is ---- */
 
@@ -58,12 +58,6 @@ INLINE size_t size_256(enum sheaf_type type) {
 
 static const int8_t iq4_levels[16] = SHEAF__IQ4_LEVELS, fp4_levels[16] = SHEAF__FP4_LEVELS;
 
-static const uint16_t iq2_xxs_points[] = {SHEAF__IQ2_XXS_GRID(SHEAF__IQ_POINTS)};
-static const uint16_t iq2_xs_points[] = {SHEAF__IQ2_XS_GRID(SHEAF__IQ_POINTS)};
-static const uint16_t iq2_s_points[] = {SHEAF__IQ2_S_GRID(SHEAF__IQ_POINTS)};
-static const uint16_t iq3_xxs_points[] = {SHEAF__IQ3_XXS_GRID(SHEAF__IQ_POINTS)};
-static const uint16_t iq3_s_points[] = {SHEAF__IQ3_S_GRID(SHEAF__IQ_POINTS)};
-static const uint16_t iq1_points[] = {SHEAF__IQ1_GRID(SHEAF__IQ_POINTS)};
 static const int8_t iq2_levels[4] = SHEAF__IQ2_LEVELS, iq1_levels[4] = {-8, 0, 8};
 static const int8_t iq3_xxs_levels[8] = SHEAF__IQ3_XXS_LEVELS,
                     iq3_s_levels[8] = SHEAF__IQ3_S_LEVELS;
