@@ -835,10 +835,21 @@ static void check_fault_beside(struct on *o) {
     check_sum(m, 0, 0, "the result after two faults");
 }
 
-/* What waits for a run that fails has its results, NaN, and the next graph is told. */
-static void check_fault_in_chain(struct on *o) {
+/* The results of a run, the graph `number`, that waited for what a fault spoiled are NaN, and the next graph is told. */
+static void check_fault_is_told(struct model *last, uint64_t number, const char *what) {
     float got[N * M];
     int numbers = 0;
+    get(last->out, got, sizeof got);
+    for (int i = 0; i < N * M; i++) numbers += got[i] == got[i];
+    expect(!numbers, what);
+    expect(start(graph_of(last->ctx, last->out, number)) == GG_STATUS_FAILED, "a fault is told");
+    set(last->x, last->values, 0, sizeof last->values);
+    expect(compute(graph_of(last->ctx, last->out, number)) == GG_STATUS_SUCCESS, "status after it");
+    check_sum(last, 0, 0, "the result after it");
+}
+
+/* What waits for a run that fails has its results, NaN, and the next graph is told. */
+static void check_fault_in_chain(struct on *o) {
     struct model *m = &o[1].m, *last = &o[2].m;
     size_t at = 8192;
     struct gg_tensor *t = scale(m->ctx, m->sum, 13);
@@ -849,19 +860,11 @@ static void check_fault_in_chain(struct on *o) {
     expect(backend->iface.cpy_tensor_async(backend, o[2].backend, t, last->x), "a copy that waits");
     use(&o[2]);
     expect(start(graph_of(last->ctx, last->out, 52)) == GG_STATUS_SUCCESS, "a run that waits");
-    get(last->out, got, sizeof got);
-    for (int i = 0; i < N * M; i++) numbers += got[i] == got[i];
-    expect(!numbers, "what is computed of a failed run's results is NaN");
-    expect(start(graph_of(last->ctx, last->out, 52)) == GG_STATUS_FAILED, "the fault is told");
-    set(last->x, last->values, 0, sizeof last->values);
-    expect(compute(graph_of(last->ctx, last->out, 52)) == GG_STATUS_SUCCESS, "status after it");
-    check_sum(last, 0, 0, "the result after it");
+    check_fault_is_told(last, 52, "what is computed of a failed run's results is NaN");
 }
 
 /* A run that waits behind a failed one does not begin; what waits for its results has NaN, too. */
 static void check_fault_behind_a_fault(struct on *o) {
-    float got[N * M];
-    int numbers = 0;
     struct model *m = &o[1].m, *last = &o[2].m;
     size_t at = 8192;
     struct gg_tensor *t = scale(m->ctx, m->sum, 13);
@@ -878,13 +881,7 @@ static void check_fault_behind_a_fault(struct on *o) {
     expect(backend->iface.cpy_tensor_async(backend, o[2].backend, m->out, last->x), "a copy of it");
     use(&o[2]);
     expect(start(graph_of(last->ctx, last->out, 54)) == GG_STATUS_SUCCESS, "a run behind that");
-    get(last->out, got, sizeof got);
-    for (int i = 0; i < N * M; i++) numbers += got[i] == got[i];
-    expect(!numbers, "what is computed of a run that did not begin is NaN");
-    expect(start(graph_of(last->ctx, last->out, 54)) == GG_STATUS_FAILED, "the faults are told");
-    set(last->x, last->values, 0, sizeof last->values);
-    expect(compute(graph_of(last->ctx, last->out, 54)) == GG_STATUS_SUCCESS, "status after them");
-    check_sum(last, 0, 0, "the result after them");
+    check_fault_is_told(last, 54, "what is computed of a run that did not begin is NaN");
 }
 
 static void free_on(struct on *o) {
